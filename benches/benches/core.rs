@@ -111,16 +111,13 @@ fn registration(number: u32, nodes: u32) -> Registration {
             timeouts: Timeouts::default(),
             fixed_ranks: false,
             store_access: StoreAccess::Members,
+            notice: Duration::ZERO,
+            no_progress_limit: 0,
         },
         known_round: KnownRound::default(),
         restarts_used: 0,
         charged_through: Round(0),
-        report: NodeReport {
-            round: RoundId::default(),
-            state: NodeState::Ready { store_port: 29500 },
-            failure: None,
-            lease_expired: false,
-        },
+        report: NodeReport::new(RoundId::default(), NodeState::Ready { store_port: 29500 }),
     }
 }
 

@@ -31,6 +31,7 @@ pub mod claim;
 mod coordinator;
 mod failure;
 mod job_state;
+mod notice;
 mod owner_checks;
 mod progress;
 mod settings;

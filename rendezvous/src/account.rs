@@ -268,6 +268,19 @@ impl TimeAccount {
         self.open = Open::In(TimeState::Stopping);
     }
 
+    /// Notes that the workers have stood still for a checkpoint since their last sign of progress, and that the
+    /// round ends with it. Returns this time.
+    pub(crate) fn saving_over(&mut self, now: Instant) -> Duration {
+        if self.open != Open::Measured {
+            return Duration::ZERO;
+        }
+        self.step_before = Some(self.step);
+        let time = now.saturating_duration_since(self.since);
+        self.settle_as(now, TimeState::Stopping);
+        self.open = Open::In(TimeState::Stopping);
+        time
+    }
+
     /// Notes the end of the job. No time is counted after it.
     pub(crate) fn close(&mut self, now: Instant) {
         self.settle(now, None);

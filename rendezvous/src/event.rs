@@ -3,12 +3,14 @@
 //! The machine records an event for each change that people ask about. What all nodes do is one
 //! event of the round. A node has its own event only if it does something else.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::{
     account::{TimeState, TimeTotals},
     ids::{GlobalRank, LocalRank, NodeId, Round, Term},
-    message::{EvictReason, JobResult, RestartReason, WorkerEnd},
+    message::{EvictReason, JobResult, NoticeKind, RestartReason, WorkerEnd},
 };
 
 /// Identifies an event. It grows with each event of a job, even after a restart of the coordinator.
@@ -170,6 +172,33 @@ pub enum EventKind {
     },
     /// A failure was not charged, because a member was lost at the same time.
     FailureNotCharged,
+    /// A notice was given, and all ranks may save. A further notice before the end of the phase has the same
+    /// number.
+    NoticeGiven {
+        /// Its number.
+        notice: u64,
+        /// What follows.
+        about: NoticeKind,
+        /// The host names of nodes that leave.
+        hosts: Vec<String>,
+        /// The source.
+        source: String,
+        /// The time for checkpoints, in milliseconds; `None` if the round goes on.
+        left_ms: Option<u64>,
+    },
+    /// The phase of a notice is over.
+    NoticeOver {
+        /// Its number.
+        notice: u64,
+        /// The step that all ranks have saved; `None` if they have not.
+        step: Option<u64>,
+        /// The ranks that have saved nothing for the notice, such as `12-31`; empty if all have.
+        missing: String,
+        /// The time since the notice, in milliseconds.
+        after_ms: u64,
+        /// True if the notice was withdrawn, because the waiting nodes are gone.
+        is_withdrawn: bool,
+    },
     /// A node is gone, or counts as gone.
     NodeLost {
         /// The reason.
@@ -245,6 +274,8 @@ impl EventKind {
             Self::WorkerFailed { .. } => "worker_failed",
             Self::FailureCharged { .. } => "failure_charged",
             Self::FailureNotCharged => "failure_not_charged",
+            Self::NoticeGiven { .. } => "notice_given",
+            Self::NoticeOver { .. } => "notice_over",
             Self::NodeLost { .. } => "node_lost",
             Self::NodeLeaseExpired => "node_lease_expired",
             Self::NodeLeft => "node_left",
@@ -288,11 +319,13 @@ pub enum RestartCause {
     CoordinatorRestarted,
     /// The host of the coordinator has left.
     HostLeft,
+    /// A notice was given, and nodes have left.
+    Notice,
 }
 
 impl RestartCause {
     /// All causes.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::FirstStart,
         Self::WorkerFailed,
         Self::NodeLost,
@@ -301,6 +334,7 @@ impl RestartCause {
         Self::CoordinatorLost,
         Self::CoordinatorRestarted,
         Self::HostLeft,
+        Self::Notice,
     ];
 
     /// Returns the name of the cause, for programs.
@@ -314,6 +348,7 @@ impl RestartCause {
             Self::CoordinatorLost => "coordinator_lost",
             Self::CoordinatorRestarted => "coordinator_restarted",
             Self::HostLeft => "host_left",
+            Self::Notice => "notice",
         }
     }
 }
@@ -327,6 +362,7 @@ impl From<&RestartReason> for RestartCause {
             RestartReason::NodesWaiting { .. } => Self::NodesWaiting,
             RestartReason::NodeLeft { .. } => Self::NodeLeft,
             RestartReason::NodeLost { .. } => Self::NodeLost,
+            RestartReason::Notice { .. } => Self::Notice,
             RestartReason::WorkerFailed { .. } => Self::WorkerFailed,
         }
     }
@@ -348,14 +384,19 @@ pub struct RestartCost {
 impl RestartCost {
     /// Returns the sum of all stages, in milliseconds.
     pub fn total_ms(&self) -> u64 {
-        let RestartStages { stopping_ms, waiting_ms, rendezvous_ms, starting_ms } = self.stages;
-        [waiting_ms, rendezvous_ms, starting_ms].into_iter().fold(stopping_ms, u64::saturating_add)
+        let RestartStages { saving_ms, stopping_ms, waiting_ms, rendezvous_ms, starting_ms } =
+            self.stages;
+        let stages = [saving_ms, stopping_ms, waiting_ms, rendezvous_ms, starting_ms];
+        stages.into_iter().fold(0, u64::saturating_add)
     }
 }
 
 /// The stages of a restart.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RestartStages {
+    /// The time from the last step before a notice until all ranks had saved, or its time was over.
+    #[serde(default)]
+    pub saving_ms: u64,
     /// The time from the end of the round until its last process was reaped.
     pub stopping_ms: u64,
     /// The wait for nodes, or for the coordinator.
@@ -368,9 +409,10 @@ pub struct RestartStages {
 
 impl RestartStages {
     /// Returns the stages of a restart in which these times have passed.
-    pub(crate) fn of(times: &TimeTotals) -> Self {
+    pub(crate) fn of(times: &TimeTotals, saving: Duration) -> Self {
         let ms = |state| u64::try_from(times.of(state).as_millis()).unwrap_or(u64::MAX);
         Self {
+            saving_ms: u64::try_from(saving.as_millis()).unwrap_or(u64::MAX),
             stopping_ms: ms(TimeState::Stopping),
             waiting_ms: ms(TimeState::Waiting),
             rendezvous_ms: ms(TimeState::Rendezvous),

@@ -28,6 +28,7 @@
 
 pub mod account;
 pub mod batch;
+mod checkpoints;
 mod departures;
 pub mod effect;
 pub mod event;
@@ -43,15 +44,18 @@ pub mod limits;
 mod machine;
 pub mod member_reports;
 pub mod message;
+mod notice_phase;
 mod owner_checks;
 mod phase;
 mod progress;
 mod ranks;
 mod roster;
+pub mod saved_steps;
 pub mod settings;
 mod shared_settings;
 pub mod snapshot;
 mod table;
+pub mod training;
 pub mod voter_count;
 
 pub use machine::Rendezvous;

@@ -82,6 +82,9 @@ pub const FURTHER_TEXT_MAX: usize = 512;
 /// more of it.
 pub(crate) const ACCOUNT_INTERVAL: Duration = Duration::from_secs(60);
 
+/// The shortest time between two requests for a checkpoint that are passed on. A request in between is passed on
+/// later.
+pub(crate) const SAVE_SPACING: Duration = Duration::from_secs(60);
 /// The longest wait for which a deadline is computed. A longer one could overflow the clock.
 const WAIT_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 

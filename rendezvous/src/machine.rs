@@ -17,6 +17,7 @@ mod free_rounds;
 mod gathering;
 mod handing_over;
 mod journal;
+mod noticing;
 mod owner_checks;
 mod progressing;
 mod recovering;
@@ -42,6 +43,7 @@ use tracing::{debug, info};
 use voters::SilentVoters;
 
 use crate::{
+    checkpoints::Checkpoints,
     departures::Departures,
     effect::Effect,
     event::EventKind,
@@ -70,6 +72,7 @@ pub struct Rendezvous {
     welcomed: Welcomed,
     departures: Departures,
     steps: JobSteps,
+    checkpoints: Checkpoints,
     /// The numbers of nodes. Each input that may change them clears the value.
     counted: OnceLock<NodeCounts>,
     spacing: RestartSpacing,
@@ -89,6 +92,12 @@ pub struct Rendezvous {
     /// Other jobs of this name that may run, as text for people. While there are any, no first
     /// round is completed.
     other_jobs: Vec<String>,
+    /// The number of the last notice.
+    notices: u64,
+    /// The time at which a checkpoint was last requested on behalf of a node.
+    last_request: Option<Instant>,
+    /// True if another one is requested, but not yet passed on.
+    is_save_due: bool,
 }
 
 /// The availability of this coordinator for another round.
@@ -144,6 +153,7 @@ impl Rendezvous {
             welcomed: Welcomed::default(),
             departures: Departures::default(),
             steps: JobSteps::default(),
+            checkpoints: Checkpoints::default(),
             counted: OnceLock::new(),
             spacing: RestartSpacing::default(),
             effects: VecDeque::new(),
@@ -155,6 +165,9 @@ impl Rendezvous {
             journal,
             silent_voters: SilentVoters::default(),
             other_jobs: Vec::new(),
+            notices: 0,
+            last_request: None,
+            is_save_due: false,
         };
         rendezvous.roster.restore_tallies(now, &rendezvous.job_state.host_tallies);
         rendezvous.record_start(now);
@@ -216,8 +229,11 @@ impl Rendezvous {
             return;
         }
         match message {
-            FromNode::KeepAlive { sequence, asks_reason, progress } => {
+            FromNode::KeepAlive { sequence, asks_reason, progress, checkpoint } => {
                 self.record_steps(now, &from.node, progress);
+                if let Some(checkpoint) = checkpoint {
+                    self.record_checkpoint(now, &from.node, &checkpoint);
+                }
                 let reason = asks_reason.then(|| self.incomplete(now)).flatten();
                 let reason = reason.as_ref().map(Explanation::from);
                 let lease_left = self.lease_left(now);
@@ -249,7 +265,7 @@ impl Rendezvous {
             FromNode::Alive { round } => self.record_sign_of_life(&from.node, round),
             FromNode::NodeReport(report) => {
                 debug!(node = %from.node, round = %report.round, state = ?report.state, "report");
-                if !self.roster.record_report_on_stream(&from.node, report) {
+                if !self.roster.record_report_on_stream(now, &from.node, report) {
                     debug!(node = %from.node, "report of an older round dropped");
                     return;
                 }
@@ -390,6 +406,7 @@ impl Rendezvous {
 
     /// Applies the state that a node has reported.
     fn on_report(&mut self, now: Instant, id: &NodeId) {
+        self.note_requests(id);
         match &self.phase {
             Phase::Recovering(_) | Phase::Gathering(_) | Phase::Closed(_) => {}
             Phase::Running(_) => self.on_report_in_running(now, id),

@@ -12,6 +12,7 @@
 mod assignment;
 mod failure;
 mod node_report;
+mod notice;
 mod outcome;
 mod owner_check;
 mod refusal;
@@ -25,6 +26,10 @@ pub use self::{
     assignment::{Admission, Assignment, EvictReason, RestartReason, WaitReason},
     failure::{WorkerEnd, WorkerFailure},
     node_report::{NodeReport, NodeState},
+    notice::{
+        Checkpoint, Guidance, NOTICE_HOSTS_MAX, NOTICE_TEXT_MAX, NodeNotice, Notice, NoticeKind,
+        Requests, Saved,
+    },
     outcome::{DepartedNode, DepartedNodes, Departure, JobResult, Outcome},
     owner_check::{CheckedOwners, STORE_CONNECTIONS_MAX, StoreConnection, StoreConnections},
     refusal::RefuseReason,
@@ -175,6 +180,8 @@ pub enum FromNode {
         asks_reason: bool,
         /// The training step of the node's workers in its newest round, if known.
         progress: Option<StepProgress>,
+        /// The newest checkpoint of the node's workers in its newest round, if they have reported one.
+        checkpoint: Option<Checkpoint>,
     },
     /// The current state of the node.
     NodeReport(NodeReport),
@@ -228,6 +235,8 @@ pub enum ToNode {
     Assignment(Assignment),
     /// The coordinator's host is leaving. The job can continue only if it comes back.
     HostLeaving,
+    /// What else the nodes of the running round should know.
+    Guidance(Guidance),
     /// The store of the node's round has refused clients.
     RefusedClients(RefusedClients),
     /// Requests that the node confirms the users of connections from its address to its round's store.

@@ -9,7 +9,9 @@ use crate::{
     group::Group,
     ids::{GroupRank, NodeId, RoundId},
     message::{Outcome, RestartReason, WorkerFailure},
+    notice_phase::NoticePhase,
     owner_checks::OwnerChecks,
+    saved_steps::SavedSteps,
 };
 
 /// The phase of a rendezvous.
@@ -90,6 +92,10 @@ pub(crate) struct Running {
     pub(crate) waiting_since: Option<Instant>,
     /// The members that can confirm the users of connections to the store; `None` until they are asked.
     pub(crate) checks: Option<OwnerChecks>,
+    /// The newest notice, if there was one.
+    pub(crate) notice: Option<NoticePhase>,
+    /// The steps that members have saved in this round.
+    pub(crate) saved: SavedSteps<NodeId>,
 }
 
 /// A round that has ended.

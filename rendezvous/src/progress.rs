@@ -153,6 +153,13 @@ impl JobSteps {
         })
     }
 
+    /// Returns the highest step that a worker has reported or saved.
+    pub(crate) fn highest_reported(&self) -> Option<u64> {
+        let is_reported = |source: &StepSource| *source != StepSource::Read;
+        let steps = self.highest.keys().filter(|(source, _, _)| is_reported(source));
+        steps.map(|(_, _, step)| *step).max()
+    }
+
     /// Returns the nodes by id, with the time since one of their workers has reached another step.
     pub(crate) fn ages(&self, now: Instant) -> impl Iterator<Item = (&NodeId, Duration)> {
         self.nodes.iter().map(move |(id, steps)| (id, now.saturating_duration_since(steps.at)))

@@ -18,7 +18,7 @@ use crate::{
     flapping::{DepartedTallies, Tally},
     ids::{NodeId, Peer, RoundId, StreamNumber},
     limits::{HOST_TALLIES_MAX, after},
-    message::{NodeDescription, NodeReport, NodeState, Registration, StandbyCounts},
+    message::{NodeDescription, NodeNotice, NodeReport, NodeState, Registration, StandbyCounts},
     settings::HostTally,
 };
 
@@ -42,9 +42,20 @@ pub(crate) struct Roster {
     quarantined: Quarantined,
     young: BTreeSet<(Instant, NodeId)>,
     leaving: BTreeSet<NodeId>,
+    noticed: BTreeMap<NodeId, Noticed>,
     departed_streams: DepartedStreams,
     departed_tallies: DepartedTallies,
     arrivals: u64,
+}
+
+/// The notice that a node has received, with the time by which it is over.
+#[derive(Clone, Debug)]
+pub(crate) struct Noticed {
+    /// True if the job ends; false if only the node leaves.
+    pub(crate) ends_job: bool,
+    pub(crate) until: Instant,
+    /// The source, for people.
+    pub(crate) text: String,
 }
 
 /// A property that several nodes may share.
@@ -148,6 +159,21 @@ impl Roster {
         }
     }
 
+    /// Returns the nodes that have received a notice and are not leaving yet.
+    pub(crate) fn noticed(&self) -> &BTreeMap<NodeId, Noticed> {
+        &self.noticed
+    }
+
+    /// Returns true if a node has received a notice that the job ends.
+    pub(crate) fn is_job_ending(&self) -> bool {
+        self.noticed.values().any(|noticed| noticed.ends_job)
+    }
+
+    /// Returns true if nodes are known, and each of them is leaving, or has received a notice.
+    pub(crate) fn all_will_leave(&self) -> bool {
+        !self.nodes.is_empty() && self.leaving.len() + self.noticed.len() == self.nodes.len()
+    }
+
     /// Returns true if nodes are known, and all of them are leaving.
     pub(crate) fn all_leaving(&self) -> bool {
         !self.nodes.is_empty() && self.leaving.len() == self.nodes.len()
@@ -191,6 +217,7 @@ impl Roster {
                 admitted_on: StreamNumber::default(),
                 missed_its_admission: false,
                 report: report.clone(),
+                saves_requested: report.requests.saves,
                 progress: None,
                 standbys: None,
                 last_seen: now,
@@ -216,7 +243,7 @@ impl Roster {
         self.add_alike(&described);
         self.leases.insert((after(now, lease), id.clone()));
         // The node may have been admitted since it sent this.
-        let counts = self.record_report(&id, report, false);
+        let counts = self.record_report(now, &id, report, false);
         if was_young {
             self.index_readiness(&id, false);
         }
@@ -259,12 +286,23 @@ impl Roster {
     ///
     /// Once welcomed, a node reads nothing from earlier streams. So if it then reports an older round than
     /// its admission on an earlier stream, the admission was lost.
-    pub(crate) fn record_report_on_stream(&mut self, id: &NodeId, report: NodeReport) -> bool {
+    pub(crate) fn record_report_on_stream(
+        &mut self,
+        now: Instant,
+        id: &NodeId,
+        report: NodeReport,
+    ) -> bool {
         let is_later = self.nodes.get(id).is_some_and(|node| node.stream > node.admitted_on);
-        self.record_report(id, report, is_later)
+        self.record_report(now, id, report, is_later)
     }
 
-    fn record_report(&mut self, id: &NodeId, report: NodeReport, is_final: bool) -> bool {
+    fn record_report(
+        &mut self,
+        now: Instant,
+        id: &NodeId,
+        report: NodeReport,
+        is_final: bool,
+    ) -> bool {
         let Some(node) = self.nodes.get_mut(id) else {
             return false;
         };
@@ -277,6 +315,17 @@ impl Roster {
         node.missed_its_admission = is_below && is_final;
         node.floor = node.floor.max(report.round);
         node.report = report;
+        match node.report.notice.clone().filter(|_| !node.is_leaving()) {
+            Some(NodeNotice { ends_job, left, text }) => {
+                let until = after(now, left);
+                let known = self.noticed.get(id).map_or(until, |noticed| noticed.until);
+                let until = until.min(known);
+                self.noticed.insert(id.clone(), Noticed { ends_job, until, text });
+            }
+            None => {
+                self.noticed.remove(id);
+            }
+        }
         if node.is_leaving() {
             self.leaving.insert(id.clone());
         } else {
@@ -290,7 +339,9 @@ impl Roster {
         let Some(node) = self.nodes.get(id) else {
             return;
         };
-        let (is_ready, quarantined_until) = (node.is_ready(), node.tally.quarantined_until());
+        // A node that is about to leave gets no place.
+        let is_ready = node.is_ready() && node.report.notice.is_none();
+        let quarantined_until = node.tally.quarantined_until();
         let may_be_recalled = node.tally.may_be_recalled();
         let (node_rank, young_until) = (node.description.node_rank, node.young_until);
         self.unindex_readiness(id, node_rank);
@@ -416,6 +467,7 @@ impl Roster {
         self.remove_alike(&node.description);
         self.leases.remove(&(after(node.last_seen, node.lease), id.clone()));
         self.leaving.remove(id);
+        self.noticed.remove(id);
         Some(node)
     }
 }

@@ -11,6 +11,7 @@ use crate::{
     ids::{GroupRank, JobUid, NodeId, ProofKey, Round, RunId, Term, VoterAddress},
     limits,
     message::Outcome,
+    training::Training,
     voter_count::VoterCount,
 };
 
@@ -85,6 +86,8 @@ pub struct JobState {
     pub closed: Option<Outcome>,
     /// The time account of the job.
     pub time: TimeTotals,
+    /// What is known about the training.
+    pub training: Training,
     /// The restarts of the job, in the order of [`RestartCause::ALL`](crate::event::RestartCause::ALL).
     pub restarts: [RestartSum; RestartCause::ALL.len()],
     /// The key of the proofs of node ids; `None` until a coordinator has generated one. The machine does not
@@ -137,6 +140,7 @@ impl JobState {
             is_early: false,
             closed: None,
             time: TimeTotals::default(),
+            training: Training::default(),
             restarts: Default::default(),
             proof_key: None,
         }

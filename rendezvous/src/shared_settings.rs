@@ -167,6 +167,11 @@ pub struct SharedSettings {
     pub fixed_ranks: bool,
     /// The access rule of the workers' store.
     pub store_access: StoreAccess,
+    /// The longest time for a checkpoint after a notice: `--notice`. If zero, nothing waits for one.
+    pub notice: Duration,
+    /// The number of failures without a new step after which the job is closed: `--no-progress-limit`. Zero
+    /// if it never is.
+    pub no_progress_limit: u32,
 }
 
 /// The access rule of the workers' store: `--store-access`.

@@ -12,7 +12,7 @@ pub use crate::message::Explanation;
 use crate::{
     event::{RestartCause, RestartCost, RestartSum},
     ids::{GlobalRank, GroupRank, JobUid, NodeId, Round, RunId, Term},
-    message::{Outcome, StandbyCounts, StepSource},
+    message::{NoticeKind, Outcome, StandbyCounts, StepSource},
 };
 
 /// The state of the machine at one moment. Its JSON is for users as well. A later field needs a default,
@@ -65,6 +65,15 @@ pub struct Snapshot {
     /// The training step of the newest round, if any is known.
     #[serde(deserialize_with = "known", default)]
     pub progress: Option<JobProgress>,
+    /// The phase of a notice, in which all ranks may save.
+    #[serde(deserialize_with = "known", default)]
+    pub saving: Option<Saving>,
+    /// How often the job saves, if it reports that.
+    #[serde(default)]
+    pub checkpoints: Option<CheckpointTimes>,
+    /// The newest step that all ranks have saved, if it is known.
+    #[serde(default)]
+    pub saved_step: Option<u64>,
     /// The outcome of the job, if it has ended.
     pub outcome: Option<Outcome>,
     /// The endpoint of the leader: the voter that coordinates the job, or the agent that was chosen through
@@ -88,6 +97,10 @@ impl Snapshot {
         if let Some(progress) = &mut snapshot.progress {
             progress.age = Duration::ZERO;
         }
+        if let Some(saving) = &mut snapshot.saving {
+            saving.left_ms = 0;
+        }
+        snapshot.checkpoints = None;
         for voter in &mut snapshot.voters {
             voter.silent_for = if voter.is_silent() { VOTER_SILENCE } else { Duration::ZERO };
         }
@@ -117,6 +130,9 @@ impl Snapshot {
             refused_peers: self.refused_peers.clone(),
             unreached: self.unreached.clone(),
             progress: self.progress,
+            saving: self.saving.clone(),
+            checkpoints: self.checkpoints,
+            saved_step: self.saved_step,
             outcome: self.outcome.clone(),
             leader: self.leader.clone(),
             voters: self.voters.clone(),
@@ -207,6 +223,53 @@ pub struct JobProgress {
     #[serde(rename = "age_ms", with = "millis")]
     pub age: Duration,
 }
+
+/// The phase of a notice, in which all ranks may save.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Saving {
+    /// The number of the notice.
+    pub notice: u64,
+    /// What follows.
+    pub kind: NoticeKind,
+    /// The host names of nodes that leave, the first few.
+    pub hosts: Vec<String>,
+    /// The source of the notice, for people.
+    pub source: String,
+    /// The number of ranks that have saved.
+    pub saved_ranks: u32,
+    /// The number of ranks.
+    pub ranks: u32,
+    /// The ranks that have not saved, such as `12-31`.
+    pub missing: String,
+    /// The time that is left, in milliseconds.
+    pub left_ms: u64,
+}
+
+/// How often a job saves, and how often it should.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct CheckpointTimes {
+    /// The usual number of steps between two checkpoints.
+    pub every_steps: u64,
+    /// The usual time between two checkpoints, in milliseconds.
+    pub every_ms: u64,
+    /// The usual time for which training stands still, in milliseconds, if known.
+    pub cost_ms: Option<u64>,
+    /// The mean time between failures, in milliseconds.
+    pub failure_every_ms: u64,
+    /// True if that time was measured in this job; false if it is a published rate.
+    pub is_rate_measured: bool,
+    /// The part of the time that checkpoints and repeated work cost, from 0 to 1, if known.
+    pub lost: Option<f64>,
+    /// The time between checkpoints that loses the least, in milliseconds. `None` if it gains less than 1 %, or
+    /// if the cost is not known.
+    pub best_ms: Option<u64>,
+    /// The same as a number of steps.
+    pub best_steps: Option<u64>,
+    /// The part of the time that it would cost.
+    pub best_lost: Option<f64>,
+}
+
+impl Eq for CheckpointTimes {}
 
 /// The maximum number of [`RefusedPeer`] values: more than a person reads.
 pub const REFUSED_PEERS_MAX: usize = 64;

@@ -19,8 +19,7 @@ pub(crate) struct Table {
     role_world_sizes: BTreeMap<String, u32>,
     master_port: u16,
     store_clients: Vec<IpAddr>,
-    restart_count: u32,
-    charged_through: Round,
+    past: Past,
 }
 
 /// The ranks of one member. Its index is the group rank.
@@ -33,13 +32,17 @@ pub(crate) struct MemberRanks {
     first_role_rank: RoleRank,
 }
 
-/// The charges to the job so far.
+/// The part of the job's past that each member learns.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Charges {
+pub(crate) struct Past {
     /// The number of failures charged.
     pub(crate) restart_count: u32,
     /// The last round charged.
     pub(crate) charged_through: Round,
+    /// The number of rounds since the last one that reached a new step.
+    pub(crate) rounds_without_progress: u32,
+    /// The newest step that all ranks have saved.
+    pub(crate) saved_step: Option<u64>,
 }
 
 impl Table {
@@ -50,7 +53,7 @@ impl Table {
         round: RoundId,
         members: Vec<Arc<NodeDescription>>,
         master_port: u16,
-        charges: Charges,
+        past: Past,
     ) -> Option<Self> {
         if members.is_empty() {
             return None;
@@ -72,7 +75,6 @@ impl Table {
         }
         store_clients.sort_unstable();
         store_clients.dedup();
-        let Charges { restart_count, charged_through } = charges;
         Some(Self {
             round,
             member_ranks,
@@ -80,8 +82,7 @@ impl Table {
             role_world_sizes,
             master_port,
             store_clients,
-            restart_count,
-            charged_through,
+            past,
         })
     }
 
@@ -119,8 +120,10 @@ impl Table {
             world_size: self.world_size,
             first_role_rank: ranks.first_role_rank,
             role_world_size: self.role_world_sizes.get(&ranks.node.role).copied().unwrap_or(0),
-            restart_count: self.restart_count,
-            charged_through: self.charged_through,
+            restart_count: self.past.restart_count,
+            charged_through: self.past.charged_through,
+            rounds_without_progress: self.past.rounds_without_progress,
+            saved_step: self.past.saved_step,
             master_address: self.master().address.clone(),
             master_port: self.master_port,
             store_clients: if rank == GroupRank(0) {
@@ -184,9 +187,14 @@ mod tests {
     }
 
     fn table(members: Vec<NodeDescription>) -> Table {
-        let charges = Charges { restart_count: 2, charged_through: Round(4) };
+        let past = Past {
+            restart_count: 2,
+            charged_through: Round(4),
+            rounds_without_progress: 0,
+            saved_step: None,
+        };
         let members = members.into_iter().map(Arc::new).collect();
-        Table::new(RoundId::default(), members, 7, charges).expect("members")
+        Table::new(RoundId::default(), members, 7, past).expect("members")
     }
 
     /// Global and role ranks are dense on nodes with different workers and roles.

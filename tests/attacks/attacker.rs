@@ -98,6 +98,7 @@ pub(crate) fn registration(node_id: &str, address: &str, agent_port: u32) -> v1:
             node_unit: 1,
             store_access_any: false,
             store_access_user: false,
+            ..v1::SharedSettings::default()
         }),
         known_round: Some(v1::KnownRound { round: round(), size: 0, group_rank: None }),
         restarts_used: 0,
@@ -107,6 +108,7 @@ pub(crate) fn registration(node_id: &str, address: &str, agent_port: u32) -> v1:
             state: Some(v1::node_report::State::Preparing(v1::node_report::Preparing {})),
             failure: None,
             lease_expired: false,
+            ..v1::NodeReport::default()
         }),
         proof: Vec::new(),
         lost_term: 0,

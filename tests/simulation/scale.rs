@@ -28,6 +28,8 @@ fn shared() -> SharedSettings {
         timeouts: Timeouts::default(),
         fixed_ranks: false,
         store_access: StoreAccess::Members,
+        notice: Duration::ZERO,
+        no_progress_limit: 0,
     }
 }
 
@@ -67,7 +69,7 @@ fn registration(n: u32) -> Registration {
 }
 
 fn report(round: RoundId, state: NodeState) -> NodeReport {
-    NodeReport { round, state, failure: None, lease_expired: false }
+    NodeReport::new(round, state)
 }
 
 fn failure(round: RoundId) -> WorkerFailure {
@@ -134,7 +136,12 @@ fn thousand_nodes_cost_a_few_messages_each() {
         rendezvous.handle_message(
             now,
             peer(n),
-            FromNode::KeepAlive { sequence: 1, asks_reason: false, progress: None },
+            FromNode::KeepAlive {
+                sequence: 1,
+                asks_reason: false,
+                progress: None,
+                checkpoint: None,
+            },
         );
         // When the workers of all nodes run, the cost of their start is stored.
         let stored = usize::from(n + 1 == NODES);

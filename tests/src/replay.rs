@@ -81,6 +81,8 @@ impl Replay {
             | EventKind::RestartCost(_)
             | EventKind::WorkerFailed { .. }
             | EventKind::FailureNotCharged
+            | EventKind::NoticeGiven { .. }
+            | EventKind::NoticeOver { .. }
             | EventKind::NodeLost { was_member: false, .. }
             | EventKind::NodeLeaseExpired
             | EventKind::NodeLeft

@@ -219,6 +219,8 @@ impl World {
             timeouts,
             fixed_ranks: false,
             store_access: StoreAccess::Members,
+            notice: Duration::ZERO,
+            no_progress_limit: 0,
         };
         let hosts = (0..hosts).map(|_| Host::new(start, &mut random)).collect();
         let mut world = Self {

@@ -15,6 +15,7 @@ mod launch_method;
 mod launcher;
 mod limits;
 mod metrics_listen;
+mod notices;
 mod output;
 mod rdzv_conf;
 mod rendezvous;
@@ -62,6 +63,7 @@ pub use self::{
     job_files::{JobFiles, JobPath},
     launch_method::LaunchMethod,
     launcher::LauncherGroup,
+    notices::NoticeSignal,
     output::{Output, PrefixValues, Sink},
     rdzv_conf::{RdzvConf, StorePorts},
     rendezvous::RendezvousMethod,
@@ -144,6 +146,10 @@ pub struct JobSpec {
     pub forwarded: Vec<Signal>,
     /// The processes of a worker that receive its signals.
     pub signaled: Signaled,
+    /// Signals to this agent that are notices.
+    pub notice_on: Vec<NoticeSignal>,
+    /// The program that prints notices, with its arguments; empty if there is none.
+    pub notice_command: Vec<String>,
     /// Exit codes of workers after which the job is not restarted.
     pub final_codes: BTreeSet<i32>,
     /// The pattern of training steps in the workers' output; `None` if they are not read.
@@ -268,6 +274,8 @@ impl JobSpec {
                 timeouts,
                 fixed_ranks: matches!(rendezvous, RendezvousMethod::Static { .. }),
                 store_access: errors.or_default(arguments.store_access()),
+                notice: errors.or_default(arguments.notice()),
+                no_progress_limit: errors.or_default(arguments.no_progress_limit()),
             },
             auth,
             credentials: Credentials::default(),
@@ -298,6 +306,8 @@ impl JobSpec {
             held_gpu_timeout: errors.or_default(arguments.held_gpu_timeout()),
             forwarded: errors.or_default(arguments.forwarded(&signals)),
             signaled: errors.or_default(arguments.signaled()),
+            notice_on: errors.or_default(arguments.notice_on(&signals)),
+            notice_command: errors.or_default(arguments.notice_command()),
             signals,
             virtual_devices: errors.or_default(arguments.virtual_devices(local_world_size)),
             cpus_by_rank: errors.or_default(arguments.cpus_by_rank(local_world_size)),

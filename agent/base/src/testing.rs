@@ -78,6 +78,9 @@ pub fn empty_snapshot() -> Snapshot {
         world_size: 0,
         nodes: Vec::new(),
         incomplete: None,
+        saving: None,
+        checkpoints: None,
+        saved_step: None,
         progress: None,
         refused_clients: Vec::new(),
         refused_peers: Vec::new(),
@@ -141,16 +144,13 @@ pub fn registration(name: &str) -> Registration {
             timeouts: Timeouts::default(),
             fixed_ranks: false,
             store_access: StoreAccess::Members,
+            notice: Duration::ZERO,
+            no_progress_limit: 0,
         },
         known_round: KnownRound::default(),
         restarts_used: 0,
         charged_through: Round(0),
-        report: NodeReport {
-            round,
-            state: NodeState::Ready { store_port: 9 },
-            failure: None,
-            lease_expired: false,
-        },
+        report: NodeReport::new(round, NodeState::Ready { store_port: 9 }),
     }
 }
 

@@ -18,6 +18,7 @@ mod assignment;
 mod effect;
 mod import_gate;
 mod local_group;
+mod notices;
 mod owner_checks;
 mod reports;
 #[cfg(test)]
@@ -40,10 +41,13 @@ use ragent_rendezvous::{
 };
 
 pub use self::effect::{
-    Action, CLOSED_BEFORE, Effect, Ending, HOST_GONE, LEFT, News, REFUSED, WaitReport,
+    Action, CLOSED_BEFORE, Effect, Ending, HOST_GONE, LEFT, NO_PROGRESS, News, REFUSED, SAVED,
+    WaitReport,
 };
+pub use self::notices::{NotTaken, NoticeEnd, Received, ShownNotice};
 use self::{
     import_gate::ImportGate,
+    notices::Notices,
     reports::{ProgressText, StandbyReports},
 };
 use crate::{signal::Signal, wait_reports::WaitReports};
@@ -87,6 +91,8 @@ pub struct AgentSettings {
     /// True if this node was started with a list of voters, so that another voter may be dialed. Otherwise a
     /// welcome may bring the list.
     pub has_voters: bool,
+    /// The longest time for a checkpoint after a notice; zero if nothing waits for one.
+    pub notice: Duration,
     /// True if standbys are prepared, and [`Agent::handle_standbys_settled`] follows.
     pub has_standbys: bool,
     /// The intervals and leases until a welcome names others.
@@ -126,6 +132,7 @@ pub struct Agent {
     refused_clients: Vec<IpAddr>,
     /// The store of `round`, if this node does not reach it.
     unreached_store: Option<StoreUnreached>,
+    notices: Notices,
     /// Connections to the store of `round` whose users members must still be asked to confirm.
     questions: Batch<StoreConnection>,
     effects: VecDeque<Effect>,
@@ -154,6 +161,7 @@ impl Agent {
             standbys: StandbyReports::default(),
             refused_clients: Vec::new(),
             unreached_store: None,
+            notices: Notices::default(),
             questions: owner_checks::questions(),
             effects: VecDeque::from([Effect::Local(Action::OpenStore)]),
             settings,
@@ -217,7 +225,15 @@ impl Agent {
             grow_older(&mut failure, now.saturating_duration_since(at));
             Box::new(failure)
         });
-        NodeReport { round: self.round, state, failure, lease_expired: self.lease_expired }
+        NodeReport {
+            round: self.round,
+            state,
+            failure,
+            lease_expired: self.lease_expired,
+            notice: self.notices.of_node(now),
+            saved: self.notices.saved,
+            requests: self.notices.requests,
+        }
     }
 
     /// Notes that a coordinator has welcomed this node. An assignment follows.
@@ -272,6 +288,7 @@ impl Agent {
             other_failures: 0,
             further_failures: Vec::new(),
             restarts_used: self.restarts_used,
+            complete_step: None,
         }));
     }
 
@@ -374,7 +391,8 @@ impl Agent {
         let progress = self.progress.quiet_until.filter(|_| self.progress.is_due);
         let standbys = self.standbys.quiet_until.filter(|_| self.standbys.is_due);
         let questions = self.questions.poll_timeout();
-        let deadlines = [gives_up, progress, standbys, self.gate.poll_timeout(), questions];
+        let notice = self.notice_deadline();
+        let deadlines = [gives_up, progress, standbys, self.gate.poll_timeout(), questions, notice];
         deadlines.into_iter().flatten().min()
     }
 
@@ -388,13 +406,15 @@ impl Agent {
         }
         self.handle_gate_timeout(now);
         self.handle_questions_timeout(now);
+        self.handle_notice_timeout(now);
         let gives_up = self.disconnected.map(|since| since + self.patience());
         if !self.is_finished() && gives_up.is_some_and(|at| at <= now) {
             let was_registered = self.job_uid.is_some();
             let waited = self.patience();
             self.act(Action::Kill);
             let has_left = self.has_host_left;
-            self.finish(Ending::Unreachable { waited, was_registered, has_left });
+            let complete_step = self.notices.complete_step;
+            self.finish(Ending::Unreachable { waited, was_registered, has_left, complete_step });
         }
     }
 
@@ -410,6 +430,10 @@ impl Agent {
     }
 
     fn prepare(&mut self, now: Instant) {
+        if self.notices.is_leaving() {
+            // The round that the notice was about is over.
+            return self.reaped_to_leave(now, Signal::TERM);
+        }
         self.state = AgentState::Preparing;
         if !self.progress.text.is_empty() {
             self.progress.text.clear();

@@ -26,6 +26,7 @@ pub mod node;
 pub mod outage;
 pub mod process_end;
 pub mod reported_causes;
+pub mod saves;
 pub mod signal;
 pub mod standby;
 pub mod steps;

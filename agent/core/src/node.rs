@@ -12,14 +12,15 @@ use std::{collections::VecDeque, net::IpAddr, time::Instant};
 use ragent_rendezvous::{
     ids::{JobUid, Round, StreamNumber, Term},
     message::{
-        CheckedOwners, FromNode, KnownRound, NodeReport, Outcome, StandbyCounts, StoreConnection,
-        StoreUnreached, ToNode, Welcome, WorkerFailure,
+        CheckedOwners, Checkpoint, FromNode, KnownRound, NodeReport, Outcome, StandbyCounts,
+        StoreConnection, StoreUnreached, ToNode, Welcome, WorkerFailure,
     },
 };
 
 use crate::{
-    agent::{self, Action, Agent, AgentSettings},
+    agent::{self, Action, Agent, AgentSettings, NotTaken, Received},
     link::{self, Echo, Link},
+    saves::NodeSaves,
     signal::Signal,
     steps::NodeSteps,
     supervisor::GroupEnd,
@@ -75,6 +76,8 @@ pub struct Node {
     claimed: Option<(StreamNumber, Round)>,
     /// The training steps of the workers of the newest round, if any is known.
     steps: Option<NodeSteps>,
+    /// The newest checkpoint of the workers of the newest round, if they have reported one.
+    checkpoint: Option<Checkpoint>,
     effects: VecDeque<Effect>,
 }
 
@@ -85,7 +88,15 @@ impl Node {
         let runs_unleased = settings.runs_unleased;
         let agent = Agent::new(now, settings);
         let effects = VecDeque::new();
-        let mut node = Self { agent, link, runs_unleased, claimed: None, steps: None, effects };
+        let mut node = Self {
+            agent,
+            link,
+            runs_unleased,
+            claimed: None,
+            steps: None,
+            checkpoint: None,
+            effects,
+        };
         node.collect(now);
         node
     }
@@ -197,6 +208,7 @@ impl Node {
             ToNode::Probe { .. }
             | ToNode::Assignment(_)
             | ToNode::HostLeaving
+            | ToNode::Guidance(_)
             | ToNode::RefusedClients(_)
             | ToNode::CheckOwners(_)
             | ToNode::CheckedOwners(_)
@@ -204,6 +216,7 @@ impl Node {
             ToNode::Probe { round } => self.agent.handle_probe(round),
             ToNode::Assignment(assignment) => self.agent.handle_assignment(now, assignment),
             ToNode::HostLeaving => self.agent.handle_host_leaving(),
+            ToNode::Guidance(guidance) => self.agent.handle_guidance(now, guidance),
             ToNode::RefusedClients(refused) => self.agent.handle_refused_clients(refused),
             ToNode::CheckOwners(asked) => self.agent.handle_check_owners(asked),
             ToNode::CheckedOwners(checked) => self.agent.handle_checked_owners(checked),
@@ -319,6 +332,7 @@ impl Node {
         self.begin(now);
         // The steps of the next round are others.
         self.steps = None;
+        self.checkpoint = None;
         self.agent.handle_finished(now, end);
         self.collect(now);
     }
@@ -369,7 +383,33 @@ impl Node {
 
     /// Notes the training steps of the workers, which the next keep-alives carry.
     pub fn handle_steps(&mut self, steps: NodeSteps) {
+        self.agent.handle_work();
         self.steps = Some(steps);
+    }
+
+    /// Notes a checkpoint of the workers: the newest one, and the one that answers the newest notice.
+    pub fn handle_saves(&mut self, now: Instant, saves: NodeSaves) {
+        self.begin(now);
+        self.checkpoint = saves.newest.or(self.checkpoint);
+        self.agent.handle_saves(now, saves);
+        self.collect(now);
+    }
+
+    /// Notes that this node has received a notice: it is about to leave, or the job is about to end. Returns
+    /// the reason if it does not count.
+    pub fn handle_notice(&mut self, now: Instant, received: Received) -> Result<(), NotTaken> {
+        self.begin(now);
+        let taken = self.agent.handle_notice(now, received);
+        self.collect(now);
+        taken
+    }
+
+    /// Notes that a checkpoint was requested on this node.
+    pub fn handle_save_request(&mut self, now: Instant) -> Result<(), NotTaken> {
+        self.begin(now);
+        let taken = self.agent.handle_save_request(now);
+        self.collect(now);
+        taken
     }
 
     /// Notes a signal that asks this process to end.
@@ -428,7 +468,8 @@ impl Node {
             link::Effect::KeepAlive { stream, sequence } => {
                 let asks_reason = self.agent.asks_reason(now, sequence);
                 let progress = self.steps.map(|steps| steps.progress(now));
-                let message = FromNode::KeepAlive { sequence, asks_reason, progress };
+                let checkpoint = self.checkpoint;
+                let message = FromNode::KeepAlive { sequence, asks_reason, progress, checkpoint };
                 Effect::Send { stream, message }
             }
             link::Effect::Drop(stream) => Effect::Drop(stream),
@@ -452,6 +493,7 @@ impl Node {
             agent::Effect::Local(action) => {
                 if matches!(action, Action::Start(_)) {
                     self.steps = None;
+                    self.checkpoint = None;
                 }
                 Effect::Local(action)
             }

@@ -32,6 +32,13 @@ impl Step {
     }
 }
 
+impl Step {
+    /// Returns the number of the step.
+    pub fn number(self) -> u64 {
+        self.step
+    }
+}
+
 /// The steps of a node.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct NodeSteps {

@@ -103,7 +103,7 @@ fn failure() -> WorkerFailure {
 fn report(number: u64, state: NodeState) -> FromAgent {
     let failure = matches!(state, NodeState::Stopping).then(failure);
     let failure = failure.map(Box::new);
-    let report = NodeReport { round: round(number), state, failure, lease_expired: false };
+    let report = NodeReport { failure, ..NodeReport::new(round(number), state) };
     FromAgent::Message(FromNode::NodeReport(report))
 }
 
@@ -137,7 +137,7 @@ fn registrations() -> Vec<Vec<u8>> {
             age: std::time::Duration::from_millis(250),
         };
         let progress = (sequence % 2 == 0).then_some(progress);
-        message(FromNode::KeepAlive { sequence, asks_reason: true, progress })
+        message(FromNode::KeepAlive { sequence, asks_reason: true, progress, checkpoint: None })
     };
     let states = [NodeState::Running, NodeState::Stopping, NodeState::Succeeded];
     let mut scenarios = vec![
@@ -460,6 +460,7 @@ fn state_files() -> Vec<Vec<u8>> {
         other_failures: 1,
         further_failures: vec![failure()],
         restarts_used: 3,
+        complete_step: None,
     };
     let full = JobState {
         born_ms: 1_767_225_600_123,

@@ -10,12 +10,15 @@ use std::{
 
 use ragent_base::{
     cli::ProgramName,
-    report::outcome_text::{closed, differences, with_hint},
+    report::{
+        outcome_text::{closed, differences, with_hint},
+        status_text::progress::grouped,
+    },
     spec::{Argument, StorePorts, UsageError},
     sys::system_error::SystemError,
 };
 use ragent_coordinator::client::StreamError;
-use ragent_core::agent::{CLOSED_BEFORE, Ending, HOST_GONE, REFUSED};
+use ragent_core::agent::{CLOSED_BEFORE, Ending, HOST_GONE, REFUSED, SAVED};
 use ragent_leadership::{
     StateLoss,
     state_file::{RunningAgent, Stage},
@@ -158,7 +161,7 @@ impl LaunchError {
     /// Returns the exit code as a number. torchrun has only the codes 1 and 2, and tools that start it may not know others.
     pub(crate) fn code(&self, name: ProgramName) -> u8 {
         match (name, self.own_code()) {
-            (ProgramName::Torchrun, code) if code != 2 => 1,
+            (ProgramName::Torchrun, code) if code != 2 && code != SAVED => 1,
             (ProgramName::Ragent | ProgramName::Torchrun, code) => code,
         }
     }
@@ -365,7 +368,11 @@ impl Ended {
     fn exit_code(&self) -> u8 {
         let NodeEnd { ending, depends_on, .. } = &self.end;
         match ending {
-            Ending::Unreachable { .. } if *depends_on != DependsOn::OneHost => HOST_GONE,
+            Ending::Unreachable { complete_step: None, .. }
+                if *depends_on != DependsOn::OneHost =>
+            {
+                HOST_GONE
+            }
             ending => ending.exit_code(),
         }
     }
@@ -374,7 +381,7 @@ impl Ended {
         let Self { end, settings, title, interpreter } = self;
         let NodeEnd { ending, workers_succeeded, endpoint, depends_on, .. } = end;
         match ending {
-            Ending::Closed(Outcome { result: JobResult::AllLeft, .. })
+            Ending::Closed(Outcome { result: JobResult::AllLeft, complete_step: None, .. })
                 if settings.nodes.max() == 1 =>
             {
                 "ragent: the job was stopped by a signal".to_owned()
@@ -392,7 +399,7 @@ impl Ended {
             ),
             Ending::Left(signal) => format!("ragent: left the job because of {signal}"),
             Ending::Refused(reason) => refused(reason, settings, endpoint, title),
-            Ending::Unreachable { waited, was_registered, has_left } => {
+            Ending::Unreachable { waited, was_registered, has_left, complete_step } => {
                 let seconds = waited.as_secs();
                 let what = match (depends_on, has_left, was_registered) {
                     (DependsOn::Voters(loss), ..) => {
@@ -437,7 +444,10 @@ impl Ended {
                     }
                     DependsOn::OneHost => "check that this node can reach that port",
                 };
-                with_hint(what, Some(hint))
+                let saved = complete_step.map(|step| {
+                    format!("\n  the job is saved at step {}, so nothing is lost", grouped(step))
+                });
+                with_hint(format!("{what}{}", saved.unwrap_or_default()), Some(hint))
             }
         }
     }

@@ -147,6 +147,8 @@ async fn measure(args: &Args, coordinators: &mut Coordinators) -> Result<Value> 
         timeouts: Timeouts { shrink: Duration::ZERO, ..Timeouts::default() },
         fixed_ranks: false,
         store_access: StoreAccess::Members,
+        notice: Duration::ZERO,
+        no_progress_limit: 0,
     };
     // The first of several. They have different costs.
     let pid = coordinators.processes[0].id();
@@ -473,6 +475,7 @@ fn agent(number: u32, coordinators: &Coordinators, shared: SharedSettings) -> Ag
             known_round: KnownRound::default(),
             runs_unleased: false,
             has_voters: coordinators.processes.len() > 1,
+            notice: Duration::ZERO,
             has_standbys: false,
             leases: Leases::default().for_nodes(shared.nodes),
             seed: u64::from(number),

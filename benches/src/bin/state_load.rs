@@ -105,7 +105,8 @@ fn timed<T>(act: impl FnOnce() -> T) -> f64 {
 
 /// Returns the size of a keep-alive.
 fn keep_alive(progress: Option<StepProgress>) -> usize {
-    let message = FromNode::KeepAlive { sequence: 1_000_000, asks_reason: false, progress };
+    let message =
+        FromNode::KeepAlive { sequence: 1_000_000, asks_reason: false, progress, checkpoint: None };
     v1::AgentMessage::from(FromAgent::Message(message)).encoded_len()
 }
 
@@ -139,8 +140,7 @@ fn running(now: Instant, ids: &[NodeId]) -> Result<Rendezvous> {
     let round = RoundId { term: snapshot.term, round: snapshot.round };
     for id in ids {
         let peer = Peer { node: id.clone(), stream: StreamNumber(1) };
-        let report =
-            NodeReport { round, state: NodeState::Running, failure: None, lease_expired: false };
+        let report = NodeReport::new(round, NodeState::Running);
         machine.handle_message(now, peer, FromNode::NodeReport(report));
         for step in [48_209, 48_210] {
             send_step(&mut machine, now, id, step);
@@ -153,7 +153,8 @@ fn running(now: Instant, ids: &[NodeId]) -> Result<Rendezvous> {
 fn send_step(machine: &mut Rendezvous, now: Instant, id: &NodeId, step: u64) {
     let (peer, progress) =
         (Peer { node: id.clone(), stream: StreamNumber(1) }, Some(progress(step)));
-    let message = FromNode::KeepAlive { sequence: step, asks_reason: false, progress };
+    let message =
+        FromNode::KeepAlive { sequence: step, asks_reason: false, progress, checkpoint: None };
     machine.handle_message(now, peer, message);
     while machine.poll_effect().is_some() {}
 }
@@ -191,15 +192,12 @@ fn registration(number: u32, node_id: NodeId, nodes: NodeRange) -> Registration 
             timeouts: Timeouts::default(),
             fixed_ranks: false,
             store_access: StoreAccess::Members,
+            notice: Duration::ZERO,
+            no_progress_limit: 0,
         },
         known_round: KnownRound::default(),
         restarts_used: 0,
         charged_through: Round(0),
-        report: NodeReport {
-            round: RoundId::default(),
-            state: NodeState::Ready { store_port: 29500 },
-            failure: None,
-            lease_expired: false,
-        },
+        report: NodeReport::new(RoundId::default(), NodeState::Ready { store_port: 29500 }),
     }
 }

@@ -56,9 +56,16 @@ impl TryFrom<v1::AgentMessage> for FromAgent {
                     lost_term,
                 }
             }
-            Message::KeepAlive(v1::KeepAlive { sequence, asks_reason, progress, .. }) => {
+            Message::KeepAlive(v1::KeepAlive {
+                sequence,
+                asks_reason,
+                progress,
+                checkpoint,
+                ..
+            }) => {
                 let progress = progress::of_node(progress)?;
-                Self::Message(FromNode::KeepAlive { sequence, asks_reason, progress })
+                let checkpoint = checkpoint.map(TryInto::try_into).transpose()?;
+                Self::Message(FromNode::KeepAlive { sequence, asks_reason, progress, checkpoint })
             }
             Message::NodeReport(report) => Self::Message(FromNode::NodeReport(report.try_into()?)),
             Message::Alive(alive) => {
@@ -97,11 +104,18 @@ impl From<FromAgent> for v1::AgentMessage {
                     ..(*registration).into()
                 })
             }
-            FromAgent::Message(FromNode::KeepAlive { sequence, asks_reason, progress }) => {
-                let progress = progress.map(Into::into);
-                let rest = v1::KeepAlive::default();
-                Message::KeepAlive(v1::KeepAlive { sequence, asks_reason, progress, ..rest })
-            }
+            FromAgent::Message(FromNode::KeepAlive {
+                sequence,
+                asks_reason,
+                progress,
+                checkpoint,
+            }) => Message::KeepAlive(v1::KeepAlive {
+                sequence,
+                asks_reason,
+                progress: progress.map(Into::into),
+                checkpoint: checkpoint.map(Into::into),
+                ..v1::KeepAlive::default()
+            }),
             FromAgent::Message(FromNode::NodeReport(report)) => Message::NodeReport(report.into()),
             FromAgent::Message(FromNode::Alive { round }) => {
                 Message::Alive(v1::Alive { round: to_round(round) })
@@ -341,6 +355,9 @@ impl From<NodeReport> for v1::NodeReport {
             state: Some(state),
             failure: report.failure.map(|failure| (*failure).into()),
             lease_expired: report.lease_expired,
+            notice: report.notice.map(Into::into),
+            saved: report.saved.map(Into::into),
+            requests: Some(report.requests.into()),
         }
     }
 }
@@ -365,6 +382,9 @@ impl TryFrom<v1::NodeReport> for NodeReport {
             state,
             failure: report.failure.map(TryInto::try_into).transpose()?.map(Box::new),
             lease_expired: report.lease_expired,
+            notice: report.notice.map(TryInto::try_into).transpose()?,
+            saved: report.saved.map(TryInto::try_into).transpose()?,
+            requests: report.requests.map(Into::into).unwrap_or_default(),
         })
     }
 }

@@ -13,8 +13,8 @@ use ragent_rendezvous::{
 };
 
 use super::{
-    list, millis, name, nonempty, port, printable, required, round, text, to_millis, to_round,
-    voter,
+    list, millis, name, nonempty, notice::hosts, port, printable, progress::optional_step,
+    required, round, text, to_millis, to_round, voter,
 };
 use crate::{
     Malformed, Proof, limits,
@@ -104,10 +104,12 @@ impl From<FromCoordinator> for v1::CoordinatorMessage {
                     reason: reason.map(Into::into),
                     lease_left_ms: lease_left.map(to_lease_left),
                     progress: None,
+                    checkpoint: None,
                 }),
                 ToNode::Probe { round } => Message::Probe(v1::Probe { round: to_round(round) }),
                 ToNode::Assignment(assignment) => Message::Assignment(assignment.into()),
                 ToNode::HostLeaving => Message::HostLeaving(v1::HostLeaving {}),
+                ToNode::Guidance(guidance) => Message::Guidance(guidance.into()),
                 ToNode::RefusedClients(refused) => Message::RefusedClients(refused.into()),
                 ToNode::CheckOwners(asked) => Message::CheckOwners(asked.into()),
                 ToNode::CheckedOwners(checked) => Message::CheckedOwners(checked.into()),
@@ -142,12 +144,14 @@ impl TryFrom<v1::CoordinatorMessage> for FromCoordinator {
                 reason,
                 lease_left_ms,
                 progress: _,
+                checkpoint: _,
             }) => {
                 let reason = reason.map(TryInto::try_into).transpose()?;
                 ToNode::Echo { sequence, reason, lease_left: lease_left_ms.map(from_lease_left) }
             }
             Message::Probe(probe) => ToNode::Probe { round: round(probe.round, "probe.round")? },
             Message::Assignment(assignment) => ToNode::Assignment(assignment.try_into()?),
+            Message::Guidance(guidance) => ToNode::Guidance(guidance.try_into()?),
             Message::HostLeaving(v1::HostLeaving {}) => ToNode::HostLeaving,
             Message::RefusedClients(refused) => ToNode::RefusedClients(refused.try_into()?),
             Message::CheckOwners(asked) => ToNode::CheckOwners(asked.try_into()?),
@@ -294,9 +298,11 @@ impl From<Assignment> for v1::Assignment {
                 reason: v1::WaitReason::from(reason).into(),
             }),
             Assignment::Admit(admission) => Wire::Admit(admission.into()),
-            Assignment::Restart { round, reason } => {
-                Wire::Restart(v1::Restart { round: to_round(round), reason: Some(reason.into()) })
-            }
+            Assignment::Restart { round, reason, complete_step } => Wire::Restart(v1::Restart {
+                round: to_round(round),
+                reason: Some(reason.into()),
+                complete_step,
+            }),
             Assignment::Evict { round, reason } => Wire::Evict(v1::Evict {
                 round: to_round(round),
                 reason: v1::EvictReason::from(reason).into(),
@@ -322,6 +328,7 @@ impl TryFrom<v1::Assignment> for Assignment {
             Wire::Restart(restart) => Self::Restart {
                 round: round(restart.round, "restart.round")?,
                 reason: required(restart.reason, "restart.reason")?.try_into()?,
+                complete_step: optional_step(restart.complete_step, "restart.complete_step")?,
             },
             Wire::Evict(evict) => Self::Evict {
                 reason: evict.reason().try_into()?,
@@ -337,7 +344,7 @@ enumeration!(
     WaitReason,
     WaitReason,
     "wait.reason",
-    [Gathering, NextRound, Spare, Quarantined, Recovering,]
+    [Gathering, NextRound, Spare, Quarantined, Recovering, Ending]
 );
 enumeration!(EvictReason, EvictReason, "evict.reason", [DeathNotice, Silent, NotBack, Quarantined]);
 
@@ -361,6 +368,10 @@ impl From<RestartReason> for restart::Reason {
                 host_name,
                 how: v1::EvictReason::from(how).into(),
             }),
+            RestartReason::Notice { kind, hosts } => {
+                let kind = v1::NoticeKind::from(kind).into();
+                Self::Notice(restart::NoticeOver { kind, hosts })
+            }
             RestartReason::WorkerFailed { host_name, global_rank, end } => {
                 Self::WorkerFailed(restart::WorkerFailed {
                     host_name,
@@ -396,6 +407,10 @@ impl TryFrom<restart::Reason> for RestartReason {
                 how: lost.how().try_into()?,
                 host_name: name(lost.host_name, "restart.host_name")?,
             },
+            Reason::Notice(notice) => Self::Notice {
+                kind: notice.kind().try_into()?,
+                hosts: hosts(notice.hosts, "restart.hosts")?,
+            },
             Reason::WorkerFailed(failed) => Self::WorkerFailed {
                 host_name: name(failed.host_name, "restart.host_name")?,
                 global_rank: GlobalRank(failed.global_rank),
@@ -420,6 +435,8 @@ impl From<Admission> for v1::Admission {
             master_address: admission.master_address,
             master_port: admission.master_port.into(),
             store_clients: admission.store_clients.iter().map(IpAddr::to_string).collect(),
+            rounds_without_progress: admission.rounds_without_progress,
+            saved_step: admission.saved_step,
         }
     }
 }
@@ -454,6 +471,8 @@ impl TryFrom<v1::Admission> for Admission {
                     address.parse().map_err(|_| Malformed::OutOfRange("admission.store_clients"))
                 },
             )?,
+            rounds_without_progress: admission.rounds_without_progress,
+            saved_step: optional_step(admission.saved_step, "admission.saved_step")?,
         })
     }
 }

@@ -7,9 +7,14 @@ use ragent_rendezvous::{
     message::{
         DepartedNode, DepartedNodes, Departure, JobResult, Outcome, WorkerEnd, WorkerFailure,
     },
+    training::CHARGED_ROUNDS_MAX,
 };
 
-use super::{list, millis, name, printable, required, round, text, to_millis, to_round};
+use super::{
+    list, millis, name, printable,
+    progress::{optional_step, step},
+    required, round, text, to_millis, to_round,
+};
 use crate::{
     Malformed, limits,
     v1::{self, outcome, worker_end},
@@ -138,6 +143,11 @@ impl From<Outcome> for v1::Outcome {
         use outcome::Result;
         let result = match outcome.result {
             JobResult::Succeeded => Result::Succeeded(outcome::Succeeded {}),
+            JobResult::Saved { step } => Result::Saved(outcome::SavedStep { step }),
+            JobResult::NoProgress { rounds, step } => {
+                let rounds = rounds.into_iter().map(|round| round.0).collect();
+                Result::NoProgress(outcome::NoProgress { rounds, step })
+            }
             JobResult::BudgetSpent => Result::BudgetSpent(outcome::BudgetSpent {}),
             JobResult::JoinTimeout { present, min, waited, after, departed } => {
                 let waited_ms = to_millis(waited);
@@ -175,6 +185,7 @@ impl From<Outcome> for v1::Outcome {
             other_failures: outcome.other_failures,
             restarts_used: outcome.restarts_used,
             further_failures: outcome.further_failures.into_iter().map(Into::into).collect(),
+            complete_step: outcome.complete_step,
         }
     }
 }
@@ -186,6 +197,15 @@ impl TryFrom<v1::Outcome> for Outcome {
         use outcome::Result as Wire;
         let result = match required(outcome.result, "outcome.result")? {
             Wire::Succeeded(outcome::Succeeded {}) => JobResult::Succeeded,
+            Wire::Saved(outcome::SavedStep { step: saved }) => {
+                JobResult::Saved { step: step(saved, "outcome.step")? }
+            }
+            Wire::NoProgress(outcome::NoProgress { rounds, step }) => JobResult::NoProgress {
+                rounds: list(rounds, "outcome.rounds", CHARGED_ROUNDS_MAX, |round| {
+                    Ok(Round(round))
+                })?,
+                step: optional_step(step, "outcome.step")?,
+            },
             Wire::BudgetSpent(outcome::BudgetSpent {}) => JobResult::BudgetSpent,
             Wire::JoinTimeout(outcome::JoinTimeout {
                 present,
@@ -235,6 +255,7 @@ impl TryFrom<v1::Outcome> for Outcome {
                 TryInto::try_into,
             )?,
             restarts_used: outcome.restarts_used,
+            complete_step: optional_step(outcome.complete_step, "outcome.complete_step")?,
         })
     }
 }

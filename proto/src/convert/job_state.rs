@@ -1,14 +1,17 @@
 //! Converts the state of the job, which the voters copy.
 
 use ragent_rendezvous::{
-    ids::{GroupRank, JobUid, NodeId, ProofKey, Round, Term},
+    ids::{GlobalRank, GroupRank, JobUid, NodeId, ProofKey, Round, Term},
     limits::HOST_TALLIES_MAX,
     settings::{HostMember, HostTally, JobState},
+    training::{CHARGED_ROUNDS_MAX, ChargedRound, Training},
 };
 
 use super::{
     account::{from_totals, to_totals},
-    list, name, nonempty,
+    list, millis, name, nonempty,
+    progress::optional_step,
+    required, to_millis,
     voter::number,
 };
 use crate::{Malformed, limits, v1};
@@ -30,6 +33,7 @@ impl From<JobState> for v1::JobState {
             early_free_rounds: job_state.early_free_rounds,
             is_early: job_state.is_early,
             closed: job_state.closed.map(Into::into),
+            training: Some(job_state.training.into()),
             totals: Some(to_totals(&job_state.time, &job_state.restarts)),
             proof_key: job_state.proof_key.map(|key| key.as_bytes().to_vec()).unwrap_or_default(),
         }
@@ -65,6 +69,7 @@ impl TryFrom<v1::JobState> for JobState {
             is_early: job_state.is_early,
             closed: job_state.closed.map(TryInto::try_into).transpose()?,
             time,
+            training: job_state.training.map(TryInto::try_into).transpose()?.unwrap_or_default(),
             restarts,
             proof_key: proof_key(&job_state.proof_key)?,
         })
@@ -77,6 +82,70 @@ fn proof_key(bytes: &[u8]) -> Result<Option<ProofKey>, Malformed> {
     }
     let bytes = bytes.try_into().map_err(|_| Malformed::OutOfRange("job_state.proof_key"))?;
     Ok(Some(ProofKey::new(bytes)))
+}
+
+impl From<Training> for v1::Training {
+    fn from(training: Training) -> Self {
+        let Training {
+            highest_step,
+            charged_rounds,
+            rounds_without_progress,
+            saved_step,
+            complete_step,
+            has_steps,
+        } = training;
+        Self {
+            highest_step,
+            charged_rounds: charged_rounds.into_iter().map(Into::into).collect(),
+            rounds_without_progress,
+            saved_step,
+            complete_step,
+            has_steps,
+        }
+    }
+}
+
+impl TryFrom<v1::Training> for Training {
+    type Error = Malformed;
+
+    fn try_from(training: v1::Training) -> Result<Self, Malformed> {
+        Ok(Self {
+            highest_step: optional_step(training.highest_step, "training.highest_step")?,
+            charged_rounds: list(
+                training.charged_rounds,
+                "training.charged_rounds",
+                CHARGED_ROUNDS_MAX,
+                TryInto::try_into,
+            )?,
+            rounds_without_progress: training.rounds_without_progress,
+            saved_step: optional_step(training.saved_step, "training.saved_step")?,
+            complete_step: optional_step(training.complete_step, "training.complete_step")?,
+            has_steps: training.has_steps,
+        })
+    }
+}
+
+impl From<ChargedRound> for v1::ChargedRound {
+    fn from(charged: ChargedRound) -> Self {
+        let ChargedRound { round, step, rank, host_name, end, at } = charged;
+        let (end, at_ms) = (Some(end.into()), to_millis(at));
+        Self { round: round.0, step, rank: rank.0, host_name, end, at_ms }
+    }
+}
+
+impl TryFrom<v1::ChargedRound> for ChargedRound {
+    type Error = Malformed;
+
+    fn try_from(charged: v1::ChargedRound) -> Result<Self, Malformed> {
+        Ok(Self {
+            round: Round(number(charged.round, "charged_round.round")?),
+            step: optional_step(charged.step, "charged_round.step")?,
+            rank: GlobalRank(charged.rank),
+            host_name: name(charged.host_name, "charged_round.host_name")?,
+            end: required(charged.end, "charged_round.end")?.try_into()?,
+            at: millis(charged.at_ms, "charged_round.at_ms")?,
+        })
+    }
 }
 
 impl From<HostMember> for v1::HostMember {

@@ -22,11 +22,20 @@ pub(super) fn of_node(
     }))
 }
 
-fn step(step: u64, field: &'static str) -> Result<u64, Malformed> {
+/// Parses a training step.
+pub(super) fn step(step: u64, field: &'static str) -> Result<u64, Malformed> {
     if step > STEP_MAX {
         return Err(Malformed::OutOfRange(field));
     }
     Ok(step)
+}
+
+/// Parses a training step that may be unknown.
+pub(super) fn optional_step(
+    value: Option<u64>,
+    field: &'static str,
+) -> Result<Option<u64>, Malformed> {
+    value.map(|value| step(value, field)).transpose()
 }
 
 impl From<StepProgress> for v1::StepProgress {
@@ -41,7 +50,7 @@ impl From<StepProgress> for v1::StepProgress {
     }
 }
 
-enumeration!(StepSource, StepSource, "progress.source", [Reported, Read]);
+enumeration!(StepSource, StepSource, "progress.source", [Reported, Read, Saved]);
 
 #[cfg(test)]
 mod tests {

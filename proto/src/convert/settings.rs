@@ -7,7 +7,15 @@ use crate::{Malformed, v1};
 
 impl From<SharedSettings> for v1::SharedSettings {
     fn from(settings: SharedSettings) -> Self {
-        let SharedSettings { nodes, max_restarts, timeouts, fixed_ranks, store_access } = settings;
+        let SharedSettings {
+            nodes,
+            max_restarts,
+            timeouts,
+            fixed_ranks,
+            store_access,
+            notice,
+            no_progress_limit,
+        } = settings;
         Self {
             min_nodes: nodes.min(),
             max_nodes: nodes.max(),
@@ -21,6 +29,8 @@ impl From<SharedSettings> for v1::SharedSettings {
             node_unit: nodes.unit(),
             store_access_any: store_access == StoreAccess::Any,
             store_access_user: store_access == StoreAccess::User,
+            notice_ms: to_millis(notice),
+            no_progress_limit,
         }
     }
 }
@@ -51,6 +61,8 @@ impl TryFrom<v1::SharedSettings> for SharedSettings {
                 (true, false) => StoreAccess::Any,
                 (true, true) => return Err(Malformed::OutOfRange("settings.store_access_any")),
             },
+            notice: millis(settings.notice_ms, "settings.notice_ms")?,
+            no_progress_limit: settings.no_progress_limit,
         })
     }
 }

@@ -7,12 +7,14 @@ use ragent_rendezvous::{
     limits::VOTERS_MAX,
     message::{Outcome, PROGRESS_MAX, REFUSED_CLIENTS_MAX, STEP_MAX, StandbyCounts},
     snapshot::{
-        Explanation, JobProgress, JobTime, NodeSnapshot, REFUSED_PEERS_MAX, RefusedPeer, Snapshot,
-        StateTime, UNREACHED_MAX, Unreached, VoterStatus,
+        CheckpointTimes, Explanation, JobProgress, JobTime, NodeSnapshot, REFUSED_PEERS_MAX,
+        RefusedPeer, Saving, Snapshot, StateTime, UNREACHED_MAX, Unreached, VoterStatus,
     },
 };
 
-use super::{fitted, list, name, nonempty, printable, text, to_millis};
+use super::{
+    fitted, list, name, nonempty, notice, printable, progress::optional_step, text, to_millis,
+};
 use crate::{Malformed, limits, v1};
 
 /// The most states or causes in a list. There are fewer.
@@ -46,6 +48,9 @@ pub fn checked(snapshot: Snapshot) -> Result<Snapshot, Malformed> {
         refused_peers,
         unreached,
         progress,
+        saving,
+        checkpoints,
+        saved_step,
         outcome,
         leader,
         voters,
@@ -79,6 +84,9 @@ pub fn checked(snapshot: Snapshot) -> Result<Snapshot, Malformed> {
             Ok(Unreached { host_name: fitted(&host_name), to: fitted(&to), why: fitted(&why) })
         })?,
         progress: progress.map(checked_progress).transpose()?,
+        saving: saving.map(checked_saving).transpose()?,
+        checkpoints: checkpoints.map(checked_checkpoints).transpose()?,
+        saved_step: optional_step(saved_step, "saved_step")?,
         // With the same checks as in messages that have an outcome.
         outcome: outcome.map(|it| Outcome::try_from(v1::Outcome::from(it))).transpose()?,
         leader: leader.map(|leader| nonempty(leader, "leader")).transpose()?,
@@ -155,6 +163,28 @@ fn checked_progress(progress: JobProgress) -> Result<JobProgress, Malformed> {
     age(step_time.unwrap_or_default(), "progress.step_ms")?;
     age(since, "progress.age_ms")?;
     Ok(progress)
+}
+
+fn checked_saving(saving: Saving) -> Result<Saving, Malformed> {
+    let Saving { notice, kind, hosts, source, saved_ranks, ranks, missing, left_ms } = saving;
+    Ok(Saving {
+        notice,
+        kind,
+        hosts: notice::hosts(hosts, "saving.hosts")?,
+        source: name(source, "saving.source")?,
+        saved_ranks,
+        ranks,
+        missing: name(missing, "saving.missing")?,
+        left_ms,
+    })
+}
+
+fn checked_checkpoints(times: CheckpointTimes) -> Result<CheckpointTimes, Malformed> {
+    let part = |part: Option<f64>| part.is_none_or(|part| (0.0..=1.0).contains(&part));
+    if !part(times.lost) || !part(times.best_lost) {
+        return Err(Malformed::OutOfRange("checkpoints.lost"));
+    }
+    Ok(times)
 }
 
 fn age(age: Duration, field: &'static str) -> Result<(), Malformed> {

@@ -13,16 +13,17 @@ use ragent_rendezvous::{
     },
     known_job::{KnownJob, Leads},
     message::{
-        Admission, Assignment, CheckedOwners, DepartedNode, DepartedNodes, Departure, EvictReason,
-        FromNode, JobResult, KnownRound, NodeDescription, NodeReport, NodeState, Outcome,
-        RefuseReason, RefusedClients, Registration, RestartReason, StandbyCounts, StepProgress,
-        StepSource, StoreConnection, StoreConnections, StoreUnreached, ToNode, WaitReason, Welcome,
-        WorkerEnd, WorkerFailure,
+        Admission, Assignment, CheckedOwners, Checkpoint, DepartedNode, DepartedNodes, Departure,
+        EvictReason, FromNode, Guidance, JobResult, KnownRound, NOTICE_HOSTS_MAX, NOTICE_TEXT_MAX,
+        NodeDescription, NodeNotice, NodeReport, NodeState, Notice, NoticeKind, Outcome,
+        RefuseReason, RefusedClients, Registration, Requests, RestartReason, STEP_MAX, Saved,
+        StandbyCounts, StepProgress, StepSource, StoreConnection, StoreConnections, StoreUnreached,
+        ToNode, WaitReason, Welcome, WorkerEnd, WorkerFailure,
     },
     settings::{Leases, NodeRange, SharedSettings, StoreAccess, Timeouts},
     snapshot::{
-        Explanation, JobProgress, JobTime, NodeSnapshot, NodeStateName, PhaseName, RefusedPeer,
-        RestartsByCause, Snapshot, StateTime, Unreached, VoterStatus,
+        CheckpointTimes, Explanation, JobProgress, JobTime, NodeSnapshot, NodeStateName, PhaseName,
+        RefusedPeer, RestartsByCause, Saving, Snapshot, StateTime, Unreached, VoterStatus,
     },
 };
 use serde_json::{Value, json};
@@ -42,6 +43,8 @@ fn settings() -> SharedSettings {
         timeouts: Timeouts::default(),
         fixed_ranks: false,
         store_access: StoreAccess::Any,
+        notice: Duration::from_secs(60),
+        no_progress_limit: 3,
     }
 }
 
@@ -82,6 +85,8 @@ fn departed_nodes() -> DepartedNodes {
 fn outcomes() -> Vec<Outcome> {
     let results = [
         JobResult::Succeeded,
+        JobResult::Saved { step: 48_210 },
+        JobResult::NoProgress { rounds: (5..13).map(Round).collect(), step: Some(STEP_MAX) },
         JobResult::BudgetSpent,
         JobResult::JoinTimeout {
             present: 1,
@@ -104,6 +109,7 @@ fn outcomes() -> Vec<Outcome> {
         other_failures: 2,
         further_failures: vec![failure(WorkerEnd::Signaled(9))],
         restarts_used: 3,
+        complete_step: Some(48_210),
     };
     results.into_iter().map(outcome).collect()
 }
@@ -142,7 +148,19 @@ fn registration(state: NodeState) -> Registration {
         known_round: KnownRound { round: round(), size: 4, group_rank: Some(GroupRank(0)) },
         restarts_used: 1,
         charged_through: Round(40),
-        report: NodeReport { round: round(), state, failure: None, lease_expired: false },
+        report: NodeReport {
+            round: round(),
+            state,
+            failure: None,
+            lease_expired: false,
+            notice: Some(NodeNotice {
+                ends_job: false,
+                left: Duration::from_millis(59_500),
+                text: "SIGTERM".to_owned(),
+            }),
+            saved: Some(Saved { notice: 3, step: 48_210, is_whole: true }),
+            requests: Requests { saves: 2, looks: 1 },
+        },
     }
 }
 
@@ -190,12 +208,29 @@ fn from_agent() -> Vec<FromAgent> {
             state: NodeState::Stopping,
             failure,
             lease_expired: false,
+            notice: None,
+            saved: None,
+            requests: Requests::default(),
         };
         FromAgent::Message(FromNode::NodeReport(report))
     });
     let others = [
-        FromNode::KeepAlive { sequence: u64::MAX, asks_reason: false, progress: None },
-        FromNode::KeepAlive { sequence: 1, asks_reason: true, progress: Some(step_progress()) },
+        FromNode::KeepAlive {
+            sequence: u64::MAX,
+            asks_reason: false,
+            progress: None,
+            checkpoint: None,
+        },
+        FromNode::KeepAlive {
+            sequence: 1,
+            asks_reason: true,
+            progress: Some(step_progress()),
+            checkpoint: Some(Checkpoint {
+                step: 48_210,
+                is_whole: true,
+                cost: Some(Duration::from_millis(9_800)),
+            }),
+        },
         FromNode::Alive { round: round() },
         FromNode::Goodbye,
         FromNode::RefusedClients(refused_clients()),
@@ -219,6 +254,7 @@ fn assignments() -> Vec<Assignment> {
         WaitReason::Spare,
         WaitReason::Quarantined,
         WaitReason::Recovering,
+        WaitReason::Ending,
     ];
     let evictions = [
         EvictReason::DeathNotice,
@@ -234,6 +270,7 @@ fn assignments() -> Vec<Assignment> {
         RestartReason::HostLeft,
         RestartReason::NodesWaiting { waiting: 2 },
         RestartReason::NodeLeft { host_name: host_name.clone() },
+        RestartReason::Notice { kind: NoticeKind::Leave, hosts: vec![host_name.clone(); 8] },
     ];
     restarts.extend(evictions.map(|how| {
         let host_name = host_name.clone();
@@ -256,11 +293,18 @@ fn assignments() -> Vec<Assignment> {
         master_address: "fe80::1".to_owned(),
         master_port: 41001,
         store_clients: vec!["10.0.0.2".parse().unwrap()],
+        rounds_without_progress: 2,
+        saved_step: Some(48_210),
     };
     let mut all = vec![Assignment::Admit(admission), Assignment::Dismiss];
     all.extend(waits.map(|reason| Assignment::Wait { round: round(), reason }));
     all.extend(evictions.map(|reason| Assignment::Evict { round: round(), reason }));
-    all.extend(restarts.into_iter().map(|reason| Assignment::Restart { round: round(), reason }));
+    let complete_step = Some(48_210);
+    all.extend(restarts.into_iter().map(|reason| Assignment::Restart {
+        round: round(),
+        reason,
+        complete_step,
+    }));
     all.extend(outcomes().into_iter().map(Assignment::Close));
     all
 }
@@ -295,11 +339,15 @@ fn from_coordinator() -> Vec<FromCoordinator> {
         },
         ToNode::Probe { round: round() },
         ToNode::HostLeaving,
+        ToNode::Guidance(Guidance { round: round(), notice: None }),
         ToNode::Voters(vec![VoterAddress::new("n4:29400")]),
         ToNode::RefusedClients(refused_clients()),
         ToNode::CheckOwners(store_connections()),
         ToNode::CheckedOwners(checked_owners()),
     ];
+    all.extend(
+        notices().map(|notice| ToNode::Guidance(Guidance { round: round(), notice: Some(notice) })),
+    );
     all.extend(refusals.into_iter().map(ToNode::Refuse));
     all.extend(assignments().into_iter().map(ToNode::Assignment));
     let not_here = NotHere { term: Term(3), endpoint: "node0:29400".to_owned() };
@@ -308,6 +356,17 @@ fn from_coordinator() -> Vec<FromCoordinator> {
     all.push(FromCoordinator::Welcomed(welcome, Proof([8; 16])));
     all.push(FromCoordinator::OtherAgent);
     all
+}
+
+fn notices() -> [Notice; 4] {
+    let kinds = [NoticeKind::Save, NoticeKind::Members, NoticeKind::Leave, NoticeKind::End];
+    kinds.map(|kind| Notice {
+        number: u64::MAX,
+        kind,
+        hosts: vec!["node4".to_owned(); NOTICE_HOSTS_MAX],
+        left: (kind != NoticeKind::Save).then_some(Duration::from_millis(59_500)),
+        text: "x".repeat(NOTICE_TEXT_MAX),
+    })
 }
 
 fn step_progress() -> StepProgress {
@@ -370,6 +429,7 @@ fn snapshot() -> Snapshot {
         last_restart: Some(RestartCost {
             why: RestartCause::WorkerFailed,
             stages: RestartStages {
+                saving_ms: 5,
                 stopping_ms: 1,
                 waiting_ms: 2,
                 rendezvous_ms: 3,
@@ -408,6 +468,28 @@ fn snapshot() -> Snapshot {
             step_time: Some(Duration::from_micros(410_250)),
             age: Duration::from_millis(300),
         }),
+        saving: Some(Saving {
+            notice: 3,
+            kind: NoticeKind::Leave,
+            hosts: vec!["node4".to_owned()],
+            source: "SIGTERM".to_owned(),
+            saved_ranks: 12,
+            ranks: 32,
+            missing: "12-31".to_owned(),
+            left_ms: 53_000,
+        }),
+        checkpoints: Some(CheckpointTimes {
+            every_steps: 5_000,
+            every_ms: 2_050_000,
+            cost_ms: Some(9_800),
+            failure_every_ms: 10_080_000,
+            is_rate_measured: true,
+            lost: Some(0.106),
+            best_ms: Some(434_000),
+            best_steps: Some(1_060),
+            best_lost: Some(0.044),
+        }),
+        saved_step: Some(48_000),
         outcome: outcomes().pop(),
         leader: Some("n0:29400".to_owned()),
         voters: vec![

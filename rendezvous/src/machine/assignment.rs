@@ -54,7 +54,8 @@ impl Rendezvous {
         }
         match &self.phase {
             Phase::Recovering(recovering) if recovering.ranks.contains_key(id) => {
-                recovering.assignment(node, self.why_last_round_ended())
+                let complete_step = self.job_state.training.complete_step;
+                recovering.assignment(node, self.why_last_round_ended(), complete_step)
             }
             Phase::Running(running) => match running.group.held(id) {
                 Some(GroupMember { rank, .. }) => {
@@ -67,6 +68,7 @@ impl Rendezvous {
                     Some(Assignment::Restart {
                         round: regathering.group.round,
                         reason: regathering.reason.clone(),
+                        complete_step: self.job_state.training.complete_step,
                     })
                 }
                 Some(GroupMember {
@@ -116,6 +118,9 @@ impl Rendezvous {
     pub(super) fn why_waiting(&self, node: &RosterNode) -> WaitReason {
         if node.tally.quarantined_until().is_some() {
             return WaitReason::Quarantined;
+        }
+        if self.roster.is_job_ending() {
+            return WaitReason::Ending;
         }
         match &self.phase {
             Phase::Recovering(_) => WaitReason::Recovering,

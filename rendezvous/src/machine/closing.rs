@@ -14,6 +14,7 @@ use crate::{
     machine::{Availability, Rendezvous},
     message::{JobResult, Outcome, WorkerEnd, WorkerFailure},
     phase::{Closed, Phase},
+    training::Training,
 };
 
 impl Rendezvous {
@@ -26,6 +27,7 @@ impl Rendezvous {
             other_failures: failures.others,
             further_failures: failures.further,
             restarts_used: self.job_state.restarts_used,
+            complete_step: self.job_state.training.complete_step,
         };
         let group = self.phase.take_group();
         // Stored before any node receives it: some may exit at once, and the others must receive it
@@ -103,6 +105,7 @@ impl Rendezvous {
         self.job_state.charged_through = Round(0);
         self.job_state.free_rounds = 0;
         self.job_state.early_free_rounds = 0;
+        self.job_state.training = Training::default();
         self.roster.forget_tallies();
         self.record_new_run();
         self.remember();

@@ -27,6 +27,7 @@ use crate::{
     phase::{PendingVerdict, Phase},
     roster::SentAssignment,
     settings::SharedSettings,
+    training::ChargedRound,
 };
 
 impl Rendezvous {
@@ -192,6 +193,7 @@ impl Rendezvous {
                 others: failures.others,
             };
             self.event_of(self.failure_event(&id), &id, kind);
+            self.charge_training(now, round, &failure);
             self.remember();
         }
         let is_third =
@@ -199,8 +201,35 @@ impl Rendezvous {
         if is_third && is_spared {
             warn!(%round, node = %id, "node failed repeatedly: quarantined");
             self.quarantine(now, &id);
+            // Without the node, another start may help.
+            return false;
         }
-        false
+        self.close_without_progress(shared, failures)
+    }
+
+    /// Remembers where the charged round has failed.
+    fn charge_training(&mut self, now: Instant, round: RoundId, failure: &WorkerFailure) {
+        let charged = ChargedRound {
+            round: round.round,
+            step: self.reached_step(round),
+            rank: failure.global_rank,
+            host_name: failure.host_name.clone(),
+            end: failure.end.without_text(),
+            at: self.job_age(now),
+        };
+        self.job_state.training.charge(charged);
+    }
+
+    /// Closes the job if it has failed again and again before a new step. Returns true if it did.
+    fn close_without_progress(&mut self, shared: SharedSettings, failures: Failures) -> bool {
+        let training = &self.job_state.training;
+        let Some(charged) = training.without_progress(shared.no_progress_limit) else {
+            return false;
+        };
+        let rounds = charged.iter().map(|charged| charged.round).collect();
+        let step = charged.iter().filter_map(|charged| charged.step).max();
+        self.close(JobResult::NoProgress { rounds, step }, failures);
+        true
     }
 
     /// Counts the loss of a node, if it is still a member.

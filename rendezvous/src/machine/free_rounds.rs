@@ -58,6 +58,7 @@ impl Rendezvous {
             Phase::Gathering(_) => RoundEnding::Free { is_early: self.job_state.is_early },
             Phase::Regathering(regathering) => match regathering.reason {
                 RestartReason::NodesWaiting { .. }
+                | RestartReason::Notice { .. }
                 | RestartReason::NodeLeft { .. }
                 | RestartReason::HostLeft => RoundEnding::Voluntary,
                 RestartReason::CoordinatorLost { .. }

@@ -17,8 +17,9 @@ use crate::{
     message::{DepartedNodes, Departure, JobResult, NodeDescription},
     phase::{Gathering, Phase, Running},
     ranks::{assign_ranks, sort_newcomers},
+    saved_steps::SavedSteps,
     settings::{HostMember, SharedSettings},
-    table::{Charges, Table},
+    table::{Past, Table},
 };
 
 impl Rendezvous {
@@ -31,6 +32,9 @@ impl Rendezvous {
                 self.finish();
                 return false;
             }
+        }
+        if self.close_if_ending() {
+            return true;
         }
         if !is_enough(self.candidates(shared), shared) && self.reaches_min(shared) {
             self.recall();
@@ -172,6 +176,7 @@ impl Rendezvous {
         info!(%round, nodes, workers, "round admitted");
         self.departures.clear();
         self.roster.grow_up(None);
+        self.job_state.training.begin_round();
         self.job_state.round = round.round;
         self.job_state.is_adopted = false;
         self.job_state.is_early = true;
@@ -186,7 +191,13 @@ impl Rendezvous {
         self.record_admission(now, workers, newcomer_count);
         self.remember();
         let group = Group::new(now, round, table, newcomers_to_a_group);
-        self.enter(Phase::Running(Running { group, waiting_since: None, checks: None }));
+        self.enter(Phase::Running(Running {
+            group,
+            waiting_since: None,
+            checks: None,
+            notice: None,
+            saved: SavedSteps::default(),
+        }));
         for id in &placed {
             if let Some(node) = self.roster.get_mut(id) {
                 node.floor = round;
@@ -260,10 +271,12 @@ impl Rendezvous {
         debug_assert_eq!(nodes.len(), placed.len(), "who is ready is known");
         let master_port = nodes.first()?.store_port()?;
         let members = nodes.iter().map(|node| Arc::clone(&node.description)).collect();
-        let charges = Charges {
+        let past = Past {
             restart_count: self.job_state.restarts_used,
             charged_through: self.job_state.charged_through,
+            rounds_without_progress: self.job_state.training.rounds_without_progress,
+            saved_step: self.job_state.training.saved_step,
         };
-        Table::new(round, members, master_port, charges)
+        Table::new(round, members, master_port, past)
     }
 }

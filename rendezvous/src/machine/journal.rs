@@ -50,6 +50,10 @@ pub(super) struct Journal {
     stored: Instant,
     restart: Option<Restart>,
     last_cost: Option<RestartCost>,
+    /// The phase of the newest notice.
+    notice: Option<EventId>,
+    /// The time of the last checkpoint for a notice, until the next restart begins.
+    saving: Duration,
 }
 
 /// A restart, until the workers of its round have given a sign of progress.
@@ -59,6 +63,8 @@ struct Restart {
     event: Option<EventId>,
     /// The times at its beginning.
     before: TimeTotals,
+    /// The time of the checkpoint before the end of the round, for a notice.
+    saving: Duration,
     /// Its cost when the workers ran, if it was counted then.
     counted: Option<RestartCost>,
 }
@@ -80,6 +86,8 @@ impl Journal {
             stored: now,
             restart: None,
             last_cost: None,
+            notice: None,
+            saving: Duration::ZERO,
         }
     }
 }
@@ -126,6 +134,7 @@ impl Rendezvous {
                 | RestartReason::NodesWaiting { .. }
                 | RestartReason::NodeLeft { .. }
                 | RestartReason::NodeLost { .. }
+                | RestartReason::Notice { .. }
                 | RestartReason::WorkerFailed { .. },
             )
             | None => EventKind::CoordinatorStarted { nodes, restarts_used },
@@ -141,7 +150,8 @@ impl Rendezvous {
 
     fn begin_restart(&mut self, now: Instant, why: RestartCause, event: Option<EventId>) {
         let before = self.journal.account.seen(now);
-        self.journal.restart = Some(Restart { why, event, before, counted: None });
+        let saving = std::mem::take(&mut self.journal.saving);
+        self.journal.restart = Some(Restart { why, event, before, saving, counted: None });
     }
 
     /// Forgets the event that may end the round, at the beginning of an input.
@@ -236,6 +246,7 @@ impl Rendezvous {
             | RestartReason::HostLeft
             | RestartReason::NodesWaiting { .. }
             | RestartReason::NodeLeft { .. }
+            | RestartReason::Notice { .. }
             | RestartReason::NodeLost { .. } => None,
         };
         self.journal.account.round_ended(now, hung_for);
@@ -246,6 +257,22 @@ impl Rendezvous {
         let event = self.event(self.journal.trigger, None, kind);
         self.journal.began = Some(event);
         self.begin_restart(now, reason.into(), Some(event));
+    }
+
+    /// Notes the event with which the phase of a notice began.
+    pub(super) fn set_notice_event(&mut self, event: EventId) {
+        self.journal.notice = Some(event);
+    }
+
+    /// Records the end of a notice's phase, which may end the round.
+    pub(super) fn record_end_of_notice(&mut self, kind: EventKind) {
+        let event = self.event(self.journal.notice, None, kind);
+        self.journal.trigger.get_or_insert(event);
+    }
+
+    /// Counts the time since the last step as the time of a checkpoint before the end of the round.
+    pub(super) fn record_saving(&mut self, now: Instant) {
+        self.journal.saving = self.journal.account.saving_over(now);
     }
 
     /// Records a restart whose round ended before its workers made progress.
@@ -288,6 +315,10 @@ impl Rendezvous {
     pub(super) fn record_workers_started(&mut self, now: Instant) {
         self.event(self.journal.admitted, None, EventKind::WorkersStarted);
         self.journal.account.started(now);
+        if !self.job_state.training.has_steps {
+            // Its workers may do work that no step shows.
+            self.forget_complete_step();
+        }
         if self.journal.account.is_unknown() {
             self.count_restart(now, None, true);
         }
@@ -310,7 +341,7 @@ impl Rendezvous {
     fn count_restart(&mut self, now: Instant, redone_steps: Option<u64>, is_complete: bool) {
         let times = self.journal.account.seen(now);
         let Some(restart) = &mut self.journal.restart else { return };
-        let stages = RestartStages::of(&times.since(&restart.before));
+        let stages = RestartStages::of(&times.since(&restart.before), restart.saving);
         let cost = RestartCost { why: restart.why, stages, redone_steps, is_complete };
         let sum = &mut self.job_state.restarts[restart.why as usize];
         let before = *sum;
@@ -428,6 +459,24 @@ impl Rendezvous {
         let sums = RestartCause::ALL.into_iter().zip(self.job_state.restarts);
         let used = sums.filter(|(_, sum)| *sum != RestartSum::default());
         used.map(|(cause, sum)| RestartsByCause { cause, sum }).collect()
+    }
+
+    /// Returns the age of the job.
+    pub(super) fn job_age(&self, now: Instant) -> Duration {
+        self.journal.account.seen(now).age()
+    }
+
+    /// Returns the time for which workers have run.
+    pub(super) fn time_with_workers(&self) -> Duration {
+        let times = self.journal.account.seen(self.clock);
+        let states = [
+            TimeState::Productive,
+            TimeState::Stalled,
+            TimeState::Hung,
+            TimeState::Starting,
+            TimeState::Unknown,
+        ];
+        states.into_iter().fold(Duration::ZERO, |sum, state| sum.saturating_add(times.of(state)))
     }
 
     /// Returns the time account.

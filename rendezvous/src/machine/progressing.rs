@@ -22,6 +22,7 @@ impl Rendezvous {
             return;
         }
         if self.steps.record(now, round, id, &progress) {
+            self.note_step(progress.source, progress.highest);
             self.on_progress(now, id);
         }
     }

@@ -180,10 +180,11 @@ impl Recovering {
         &self,
         node: &RosterNode,
         reason: RestartReason,
+        complete_step: Option<u64>,
     ) -> Option<Assignment> {
         match node.report.state {
             NodeState::Running | NodeState::Stopping | NodeState::Preparing => {
-                Some(Assignment::Restart { round: self.round, reason })
+                Some(Assignment::Restart { round: self.round, reason, complete_step })
             }
             NodeState::Ready { .. } => {
                 Some(Assignment::Wait { round: self.round, reason: WaitReason::Recovering })

@@ -128,6 +128,13 @@ impl Rendezvous {
         let Phase::Regathering(regathering) = &self.phase else {
             return false;
         };
+        // A failure without a restart left closes the job as failed.
+        if regathering.verdict.is_none() && self.close_if_ending() {
+            return true;
+        }
+        let Phase::Regathering(regathering) = &self.phase else {
+            return false;
+        };
         if regathering.verdict.is_some() || !regathering.group.pending().is_empty() {
             return false;
         }

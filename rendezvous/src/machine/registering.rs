@@ -145,6 +145,7 @@ impl Rendezvous {
         self.advance(now);
         self.sync(&id);
         self.repeat_refused_clients(&id);
+        self.send_guidance(now, &id);
         self.note_addresses(&id);
     }
 

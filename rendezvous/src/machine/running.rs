@@ -17,7 +17,7 @@ use crate::{
 impl Rendezvous {
     /// Applies the state that a member has reported.
     pub(super) fn on_report_in_running(&mut self, now: Instant, id: &NodeId) {
-        let Phase::Running(Running { group, .. }) = &mut self.phase else {
+        let Phase::Running(Running { group, notice, .. }) = &mut self.phase else {
             return;
         };
         let Some(node) = self.roster.get(id).filter(|_| group.held(id).is_some()) else {
@@ -48,6 +48,9 @@ impl Rendezvous {
         match state {
             NodeState::Leaving { .. } => {}
             NodeState::Running => self.note_running(now, id),
+            // Its workers have saved for the notice, and have exited because of it.
+            NodeState::Succeeded
+                if notice.as_ref().is_some_and(|phase| phase.has_answer_of(id)) => {}
             NodeState::Succeeded => {
                 group.set_succeeded(id);
                 let group_round = group.round;
@@ -108,6 +111,9 @@ impl Rendezvous {
             self.close(JobResult::Succeeded, Failures::default());
             return true;
         }
+        if self.step_of_notice(now, shared) {
+            return true;
+        }
         if self.have_all_left() {
             self.close(JobResult::AllLeft, Failures::default());
             return true;
@@ -128,6 +134,10 @@ impl Rendezvous {
         if self.voluntary_at(running, shared).is_none_or(|at| now < at) {
             return false;
         }
+        if !shared.notice.is_zero() && self.job_state.training.saved_step.is_some() {
+            self.give_notice_for_members(now, shared);
+            return true;
+        }
         self.spacing.note(now, shared.timeouts.join_settle);
         let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
         self.restart(now, RestartReason::NodesWaiting { waiting }, None, None);
@@ -139,7 +149,8 @@ impl Rendezvous {
         running: &Running,
         shared: SharedSettings,
     ) -> Option<Instant> {
-        [self.voluntary_at(running, shared), self.calms_down_at(running)]
+        let notice = self.notice_deadline(running);
+        [self.voluntary_at(running, shared), self.calms_down_at(running), notice]
             .into_iter()
             .flatten()
             .min()
@@ -148,7 +159,8 @@ impl Rendezvous {
     /// Returns the time at which the round is interrupted for waiting nodes, if nothing else happens.
     ///
     /// It is not interrupted if a member has succeeded, because its work would be repeated. The same holds if
-    /// a member is leaving: this ends the round soon, and until then its workers may save.
+    /// a member is leaving or has received a notice: this ends the round soon, and until then its workers may
+    /// save.
     pub(super) fn voluntary_at(
         &self,
         running: &Running,
@@ -157,7 +169,9 @@ impl Rendezvous {
         let may = self.availability == Availability::Available
             && self.has_room(&running.group, 0)
             && !running.group.any_succeeded()
-            && running.group.leavers().is_empty();
+            && running.group.leavers().is_empty()
+            && self.roster.noticed().is_empty()
+            && !self.is_saving();
         let waiting_since = running.waiting_since.filter(|_| may)?;
         Some(self.spacing.earliest(waiting_since, shared.timeouts.join_settle))
     }
@@ -182,6 +196,7 @@ impl Rendezvous {
                 round = %group.round, nodes = group.size, reason = reason.kind(),
                 "round ended"
             );
+            self.end_training_round(group.round);
             self.record_end_of_round(now, &reason);
             self.regather(Regathering { group, reason, since: now, loss, verdict });
         }

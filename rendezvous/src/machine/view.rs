@@ -9,6 +9,8 @@ use std::{
 };
 
 use crate::{
+    checkpoints::FailureRate,
+    event::RestartCause,
     group::{Group, GroupMember, MemberState},
     heir::Successor,
     ids::{GlobalRank, JobUid, NodeId, Round, RoundId, RunId},
@@ -122,6 +124,28 @@ impl Rendezvous {
         }
     }
 
+    /// Returns how often the job has failed.
+    fn failure_rate(&self) -> FailureRate {
+        let is_failure = |cause: &RestartCause| match cause {
+            RestartCause::WorkerFailed
+            | RestartCause::NodeLost
+            | RestartCause::CoordinatorLost
+            | RestartCause::CoordinatorRestarted => true,
+            RestartCause::FirstStart
+            | RestartCause::NodeLeft
+            | RestartCause::NodesWaiting
+            | RestartCause::HostLeft
+            | RestartCause::Notice => false,
+        };
+        let sums = RestartCause::ALL.into_iter().zip(self.job_state.restarts);
+        let failures = sums.filter(|(cause, _)| is_failure(cause)).map(|(_, sum)| sum.count);
+        FailureRate {
+            failures: failures.fold(0, u32::saturating_add),
+            running: self.time_with_workers(),
+            nodes: self.job_state.round_size,
+        }
+    }
+
     pub(super) fn count_nodes(&self, now: Instant) -> NodeCounts {
         let mut counts = NodeCounts::default();
         self.visit_nodes(now, |view| {
@@ -153,6 +177,9 @@ impl Rendezvous {
             refused_peers: Vec::new(),
             unreached: Vec::new(),
             progress: self.progress(now),
+            saving: self.saving(now),
+            checkpoints: self.checkpoints.times(self.failure_rate()),
+            saved_step: self.job_state.training.saved_step,
             refused_clients: self
                 .phase
                 .group()
@@ -365,7 +392,9 @@ impl Rendezvous {
             }
             NodeState::Preparing => (NodeStateName::Preparing, None),
             NodeState::Ready { .. } => match self.why_waiting(node) {
-                WaitReason::Gathering | WaitReason::Recovering => (NodeStateName::Joined, None),
+                WaitReason::Gathering | WaitReason::Recovering | WaitReason::Ending => {
+                    (NodeStateName::Joined, None)
+                }
                 WaitReason::NextRound => (NodeStateName::Waiting, None),
                 WaitReason::Spare => (NodeStateName::Spare, None),
                 WaitReason::Quarantined => {

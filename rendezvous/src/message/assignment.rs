@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde::Serialize;
 
-use super::{Outcome, WorkerEnd};
+use super::{NoticeKind, Outcome, WorkerEnd};
 use crate::ids::{GlobalRank, GroupRank, RoleRank, Round, RoundId};
 
 /// The coordinator's current instruction to a node.
@@ -25,6 +25,9 @@ pub enum Assignment {
         round: RoundId,
         /// The reason.
         reason: RestartReason,
+        /// The step up to which nothing is lost: all ranks have saved it for a notice, and have reported
+        /// nothing since.
+        complete_step: Option<u64>,
     },
     /// The node is no longer a member of that round. It kills its workers and registers again.
     Evict {
@@ -66,6 +69,10 @@ pub struct Admission {
     pub master_port: u16,
     /// The addresses that the worker store admits; empty except for group rank 0.
     pub store_clients: Vec<IpAddr>,
+    /// `RAGENT_ROUNDS_WITHOUT_PROGRESS`: the number of rounds since the last one that reached a new step.
+    pub rounds_without_progress: u32,
+    /// `RAGENT_SAVED_STEP`: the newest step that all ranks have saved.
+    pub saved_step: Option<u64>,
 }
 
 /// The reason why a node waits.
@@ -82,6 +89,8 @@ pub enum WaitReason {
     Quarantined,
     /// The coordinator was restarted and waits for the members of the last round.
     Recovering,
+    /// The job ends after its next checkpoint.
+    Ending,
 }
 
 /// The reason why a round ended before its workers were done.
@@ -113,6 +122,13 @@ pub enum RestartReason {
         /// The reason why it counts as lost.
         how: EvictReason,
     },
+    /// A notice was given, and all ranks have saved, or its time is over.
+    Notice {
+        /// What follows.
+        kind: NoticeKind,
+        /// The host names of nodes that leave; at most [`NOTICE_HOSTS_MAX`](super::NOTICE_HOSTS_MAX).
+        hosts: Vec<String>,
+    },
     /// A worker failed.
     WorkerFailed {
         /// The host name of its node.
@@ -134,6 +150,7 @@ impl RestartReason {
             Self::NodesWaiting { .. } => "nodes_waiting",
             Self::NodeLeft { .. } => "node_left",
             Self::NodeLost { .. } => "node_lost",
+            Self::Notice { .. } => "notice",
             Self::WorkerFailed { .. } => "worker_failed",
         }
     }

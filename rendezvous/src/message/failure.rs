@@ -28,6 +28,17 @@ pub enum WorkerEnd {
     StandbyUnfit(Box<str>),
 }
 
+impl WorkerEnd {
+    /// Returns the same end without a text, which may be long.
+    pub fn without_text(&self) -> Self {
+        match self {
+            Self::NotStarted(_) => Self::NotStarted(String::new()),
+            Self::StandbyUnfit(_) => Self::StandbyUnfit("".into()),
+            Self::Exited(_) | Self::Signaled(_) | Self::KeeperLost | Self::Hung(_) => self.clone(),
+        }
+    }
+}
+
 /// The failure of a worker, as its own node reports it.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct WorkerFailure {

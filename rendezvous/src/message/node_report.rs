@@ -1,6 +1,6 @@
 //! Describes the state that a node reports.
 
-use super::WorkerFailure;
+use super::{NodeNotice, Requests, Saved, WorkerFailure};
 use crate::ids::RoundId;
 
 /// The current state of a node.
@@ -34,6 +34,27 @@ pub struct NodeReport {
     /// True if the node's workers of that round were killed because its lease had ended. Other workers may
     /// have failed because of it.
     pub lease_expired: bool,
+    /// The notice that the node has received, until the node has left.
+    pub notice: Option<NodeNotice>,
+    /// The checkpoint with which the node's workers have answered a notice of that round.
+    pub saved: Option<Saved>,
+    /// What was requested on the node so far.
+    pub requests: Requests,
+}
+
+impl NodeReport {
+    /// Returns the report of a node in this state, without anything else.
+    pub fn new(round: RoundId, state: NodeState) -> Self {
+        Self {
+            round,
+            state,
+            failure: None,
+            lease_expired: false,
+            notice: None,
+            saved: None,
+            requests: Requests::default(),
+        }
+    }
 }
 
 /// The activity of a node in the round of its [`NodeReport`].

@@ -23,6 +23,10 @@ pub struct Outcome {
     pub further_failures: Vec<WorkerFailure>,
     /// The total number of failures charged.
     pub restarts_used: u32,
+    /// The step up to which nothing is lost: all ranks have saved it for a notice, and have reported nothing
+    /// since.
+    #[serde(default)]
+    pub complete_step: Option<u64>,
 }
 
 /// Nodes that were lost or have left.
@@ -65,6 +69,18 @@ pub enum Departure {
 pub enum JobResult {
     /// All workers exited with 0.
     Succeeded,
+    /// All ranks had saved this step after a notice that the job ends.
+    Saved {
+        /// The step.
+        step: u64,
+    },
+    /// The job failed again and again before it reached a new step.
+    NoProgress {
+        /// The rounds that failed, the oldest first; at most 8.
+        rounds: Vec<Round>,
+        /// The highest step of these rounds; `None` if they ended before a first step.
+        step: Option<u64>,
+    },
     /// A worker failed and no restart was left.
     BudgetSpent,
     /// A worker exited with a code that rules out a restart.
@@ -125,11 +141,13 @@ impl JobResult {
     pub fn is_lasting(&self) -> bool {
         match self {
             Self::BudgetSpent
+            | Self::NoProgress { .. }
             | Self::FinalFailure
             | Self::LoopbackMaster { .. }
             | Self::AllQuarantined
             | Self::RestartLoop { .. } => true,
             Self::Succeeded
+            | Self::Saved { .. }
             | Self::JoinTimeout { .. }
             | Self::RecoveryTimeout { .. }
             | Self::OtherJob { .. }
@@ -141,6 +159,8 @@ impl JobResult {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Succeeded => "succeeded",
+            Self::Saved { .. } => "saved",
+            Self::NoProgress { .. } => "no_progress",
             Self::BudgetSpent => "budget_spent",
             Self::FinalFailure => "final_failure",
             Self::JoinTimeout { .. } => "join_timeout",

@@ -16,17 +16,20 @@ pub enum StepSource {
     Reported,
     /// It is read from the output of the workers.
     Read,
+    /// It is the step of a checkpoint. Used only if the script reports no steps, and none are read.
+    Saved,
 }
 
 impl StepSource {
     /// All sources, the most reliable one first.
-    pub const ALL: [Self; 2] = [Self::Reported, Self::Read];
+    pub const ALL: [Self; 3] = [Self::Reported, Self::Read, Self::Saved];
 
     /// Returns the name of the source, for programs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Reported => "reported",
             Self::Read => "read",
+            Self::Saved => "saved",
         }
     }
 }

@@ -30,6 +30,8 @@ pub(crate) struct RosterNode {
     pub(crate) admitted_on: StreamNumber,
     /// True if it has reported, on a stream after `admitted_on`, that it never was in that round.
     pub(crate) missed_its_admission: bool,
+    /// The number of checkpoints requested on it that were passed on to all nodes.
+    pub(crate) saves_requested: u32,
     /// The latest progress report of its workers, if any.
     pub(crate) progress: Option<Arc<str>>,
     /// The standbys that it last reported.
@@ -68,7 +70,7 @@ impl From<&Assignment> for SentAssignment {
         match assignment {
             Assignment::Wait { round, reason } => Self::Wait(*round, *reason),
             Assignment::Admit(admission) => Self::Admit(admission.round),
-            Assignment::Restart { round, reason: _ } => Self::Restart(*round),
+            Assignment::Restart { round, reason: _, complete_step: _ } => Self::Restart(*round),
             Assignment::Evict { round, reason: _ } => Self::Evict(*round),
             Assignment::Dismiss => Self::Dismiss,
             Assignment::Close(_) => Self::Close,

@@ -95,6 +95,7 @@ impl World {
             known_round,
             runs_unleased: false,
             has_voters,
+            notice: self.shared.notice,
             has_standbys: false,
             leases: Leases::default(),
             seed: self.random.between(0, u64::MAX - 1),
@@ -408,6 +409,7 @@ impl World {
             }
             Effect::Local(
                 Action::Announce(_)
+                | Action::ShowNotice(_)
                 | Action::ReportWait(_)
                 | Action::CheckOwners(_)
                 | Action::ServeClients(_),

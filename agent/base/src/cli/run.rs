@@ -282,6 +282,40 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub no_restart_exit_codes: Option<String>,
+    /// Seconds for which all ranks may save after a notice, such as SIGTERM to an agent, the same on all nodes. The node leaves after
+    /// that, and nothing is done again. 0: it leaves at once [default: 0]
+    #[arg(long, allow_negative_numbers = true, value_name = "SECONDS", help_heading = FAILURES)]
+    pub notice: Option<String>,
+    /// Signals to this agent that are notices: SIGUSR1 or SIGUSR1=end if the job ends, SIGUSR1=leave if this node leaves, SIGUSR1=save if
+    /// only a checkpoint is wanted [default: none]
+    #[arg(
+        long,
+        alias = "notice_on",
+        value_name = "SIGNAL[=KIND],…",
+        help_heading = FAILURES,
+        hide_short_help = true
+    )]
+    pub notice_on: Option<String>,
+    /// Program that prints a line for each notice: `leave 120 spot`, `end 60 time limit` or `save 0 rebalance` [default: none]
+    #[arg(
+        long,
+        alias = "notice_command",
+        value_name = "COMMAND",
+        help_heading = FAILURES,
+        hide_short_help = true
+    )]
+    pub notice_command: Option<String>,
+    /// Failures in a row without a new training step after which the job is closed, from 2 to 8, the same on all nodes. For scripts that
+    /// report steps. 0: it is never closed [default: 3; as torchrun: 0]
+    #[arg(
+        long,
+        alias = "no_progress_limit",
+        allow_negative_numbers = true,
+        value_name = "N",
+        help_heading = FAILURES,
+        hide_short_help = true
+    )]
+    pub no_progress_limit: Option<String>,
     /// Seconds to wait for GPUs that ended processes of the last round still hold. 0 does not wait [default: 30]
     #[arg(
         long,

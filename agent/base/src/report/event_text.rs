@@ -1,9 +1,15 @@
 //! The sentence of each event of a job.
 
-use ragent_rendezvous::event::{Event, EventKind, RestartCause, RestartCost};
+use std::time::Duration;
+
+use ragent_rendezvous::{
+    event::{Event, EventKind, RestartCause, RestartCost},
+    message::Notice,
+};
 
 use super::{
-    news::{ended, evicted, restarting},
+    news::{ended, evicted, notice_given, restarting},
+    status_text::progress::grouped,
     time_text::short_time,
 };
 
@@ -79,6 +85,29 @@ pub fn sentence(event: &Event) -> String {
         EventKind::FailureNotCharged => {
             "the failure is not charged: a member was lost at the same time".to_owned()
         }
+        EventKind::NoticeGiven { notice, about, hosts, source, left_ms } => notice_given(&Notice {
+            number: *notice,
+            kind: *about,
+            hosts: hosts.clone(),
+            left: left_ms.map(Duration::from_millis),
+            text: source.clone(),
+        }),
+        EventKind::NoticeOver { notice, is_withdrawn: true, .. } => {
+            format!("notice {notice}: withdrawn, the waiting nodes are gone")
+        }
+        EventKind::NoticeOver { notice, step: Some(step), after_ms, .. } => format!(
+            "notice {notice}: all ranks have saved step {} after {}",
+            grouped(*step),
+            short_time(*after_ms)
+        ),
+        EventKind::NoticeOver { notice, missing, after_ms, .. } => format!(
+            "notice {notice}: over after {}; {}",
+            short_time(*after_ms),
+            match missing.as_str() {
+                "" => "the ranks have saved different steps".to_owned(),
+                missing => format!("these ranks have saved nothing: {missing}"),
+            }
+        ),
         EventKind::NodeLost { how, .. } => format!("{host} was lost: {}", evicted(*how)),
         EventKind::NodeLeaseExpired => {
             format!(
@@ -123,7 +152,8 @@ fn cost_sentence(cost: &RestartCost) -> String {
         | RestartCause::NodesWaiting
         | RestartCause::CoordinatorLost
         | RestartCause::CoordinatorRestarted
-        | RestartCause::HostLeft => {
+        | RestartCause::HostLeft
+        | RestartCause::Notice => {
             if cost.is_complete {
                 "the restart took"
             } else {
@@ -132,6 +162,7 @@ fn cost_sentence(cost: &RestartCost) -> String {
         }
     };
     let stages = [
+        ("saving", cost.stages.saving_ms),
         ("stopping", cost.stages.stopping_ms),
         ("waiting", cost.stages.waiting_ms),
         ("rendezvous", cost.stages.rendezvous_ms),
@@ -168,6 +199,7 @@ pub fn cause(cause: RestartCause) -> &'static str {
         RestartCause::CoordinatorLost => "loss of the coordinator",
         RestartCause::CoordinatorRestarted => "restart of the coordinator",
         RestartCause::HostLeft => "leave of the coordinator's host",
+        RestartCause::Notice => "notice",
     }
 }
 
@@ -197,8 +229,13 @@ mod tests {
     /// The cost of a restart names its stages.
     #[test]
     fn cost_names_its_stages() {
-        let stages =
-            RestartStages { stopping_ms: 117, waiting_ms: 0, rendezvous_ms: 2, starting_ms: 3_020 };
+        let stages = RestartStages {
+            saving_ms: 0,
+            stopping_ms: 117,
+            waiting_ms: 0,
+            rendezvous_ms: 2,
+            starting_ms: 3_020,
+        };
         let cost = RestartCost {
             why: RestartCause::WorkerFailed,
             stages,

@@ -35,9 +35,13 @@ fn restarts(outcome: &Outcome) -> String {
             "its exit code is listed in `--no-restart-exit-codes`",
             "its exit code is listed in `--no-restart-exit-codes`",
         ),
+        JobResult::NoProgress { .. } => {
+            ("another one would fail as well", "another one would fail as well")
+        }
         // The first failure ends the job only if none is allowed.
         JobResult::BudgetSpent => ("none is left", "not enabled (`--max-restarts` is 0)"),
         JobResult::Succeeded
+        | JobResult::Saved { .. }
         | JobResult::JoinTimeout { .. }
         | JobResult::RecoveryTimeout { .. }
         | JobResult::AllLeft
@@ -182,6 +186,7 @@ mod tests {
                 ..failure.clone()
             }],
             restarts_used: 1,
+            complete_step: None,
         };
         let expected = "\
 ============================================================

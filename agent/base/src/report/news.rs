@@ -6,11 +6,12 @@ pub mod round_lines;
 use std::{error::Error, fmt::Write};
 
 use ragent_core::{
-    agent::{News, WaitReport},
+    agent::{News, NoticeEnd, WaitReport},
     signal::Signal,
 };
 use ragent_rendezvous::message::{
-    DepartedNode, DepartedNodes, Departure, EvictReason, RestartReason, WaitReason, WorkerEnd,
+    DepartedNode, DepartedNodes, Departure, EvictReason, Notice, NoticeKind, RestartReason,
+    WaitReason, WorkerEnd,
 };
 use tracing::{error, info, warn};
 
@@ -31,6 +32,7 @@ pub fn is_failure(news: &News) -> bool {
             | RestartReason::CoordinatorLost { .. }
             | RestartReason::CoordinatorRestarted => true,
             RestartReason::HostLeft
+            | RestartReason::Notice { .. }
             | RestartReason::NodesWaiting { .. }
             | RestartReason::NodeLeft { .. } => false,
         },
@@ -38,6 +40,8 @@ pub fn is_failure(news: &News) -> bool {
         | News::HostLeaving
         | News::Succeeded(_)
         | News::Waiting(..)
+        | News::NoticeGiven(_)
+        | News::NoticeOver(_)
         | News::ClientRefused(..) => false,
     }
 }
@@ -106,6 +110,8 @@ pub fn log(news: &News, is_repeated: bool) {
             );
             if is_repeated { info!("{text}") } else { warn!("{text}") }
         }
+        News::NoticeGiven(notice) => info!("{}", notice_given(notice)),
+        News::NoticeOver(end) => info!("{}", notice_over(end)),
         News::Cause(failure) => {
             error!(
                 target: RECORD,
@@ -198,12 +204,52 @@ pub fn restarting(reason: &RestartReason) -> String {
             format!("{waiting} nodes are waiting and there is room for them")
         }
         RestartReason::NodeLeft { host_name } => format!("{host_name} has left"),
+        RestartReason::Notice { hosts, .. } => match &hosts[..] {
+            [] => "a notice was given".to_owned(),
+            [host] => format!("{host} leaves"),
+            hosts => format!("{} leave", hosts.join(", ")),
+        },
         RestartReason::NodeLost { host_name, how } => {
             format!("{host_name} was lost: {}", evicted(*how))
         }
         RestartReason::WorkerFailed { host_name, global_rank, end } => {
             format!("rank {global_rank} on {host_name} {}", ended(end))
         }
+    }
+}
+
+/// Describes a notice to all ranks.
+pub fn notice_given(notice: &Notice) -> String {
+    let Notice { number, kind, hosts, left, text } = notice;
+    let source = if text.is_empty() { String::new() } else { format!(" ({text})") };
+    let what = match (kind, &hosts[..]) {
+        (NoticeKind::Save, _) => return format!("notice {number}: a checkpoint is wanted"),
+        (NoticeKind::Members, _) => "nodes join".to_owned(),
+        (NoticeKind::Leave, [host]) => format!("{host} leaves"),
+        (NoticeKind::Leave, hosts) => format!("{} leave", hosts.join(", ")),
+        (NoticeKind::End, _) => "the job ends".to_owned(),
+    };
+    let seconds = left.unwrap_or_default().as_secs_f64().round();
+    format!("notice {number}: {what}{source}; all ranks may save for {seconds} s")
+}
+
+/// Describes the end of a notice's phase.
+pub fn notice_over(end: &NoticeEnd) -> String {
+    let NoticeEnd { number, step, has_saved, after, .. } = end;
+    let seconds = after.as_secs_f64();
+    match step {
+        Some(step) => {
+            format!("notice {number}: all ranks have saved step {step} after {seconds:.1} s")
+        }
+        None if *has_saved => {
+            format!(
+                "notice {number}: over after {seconds:.1} s; ranks of other nodes have not saved"
+            )
+        }
+        None => format!(
+            "notice {number}: over after {seconds:.1} s; ranks of this node have not saved \
+             (call `ragent.saved(step)` on every rank, or on one with `whole=True`)"
+        ),
     }
 }
 
@@ -218,6 +264,7 @@ pub fn waiting(reason: WaitReason) -> &'static str {
              again after 10 minutes without a failure, or when the job has too few nodes"
         }
         WaitReason::Recovering => "the coordinator is waiting for the members of the last round",
+        WaitReason::Ending => "the job ends after its next checkpoint",
     }
 }
 

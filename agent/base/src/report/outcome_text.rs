@@ -8,13 +8,33 @@ use ragent_rendezvous::{
     settings::SharedSettings,
 };
 
-use super::{failure::failure, news};
+use super::{failure::failure, news, status_text::progress::grouped};
 use crate::sys::clock;
 
 /// Describes how a job ended, for people.
 pub fn closed(outcome: &Outcome, title: &str) -> String {
     match &outcome.result {
         JobResult::Succeeded => "ragent: the job has succeeded".to_owned(),
+        JobResult::Saved { step } => format!(
+            "ragent: the job is saved at step {}: start it again, nothing is lost",
+            grouped(*step)
+        ),
+        JobResult::NoProgress { rounds, step } => {
+            let rounds: Vec<String> = rounds.iter().map(ToString::to_string).collect();
+            let place = match step {
+                Some(step) => format!("at step {}", grouped(*step)),
+                None => "before a first step".to_owned(),
+            };
+            let what = format!(
+                "error: the job fails again and again before a new step; another start would too\n  \
+                 rounds {}  {place}\n{}",
+                rounds.join(", "),
+                failure(outcome, title)
+            );
+            let hint = "correct what fails, or start the job from an older checkpoint; \
+                        `--no-progress-limit 0` restarts it nevertheless";
+            with_hint(what, Some(hint))
+        }
         JobResult::BudgetSpent | JobResult::FinalFailure => failure(outcome, title),
         JobResult::JoinTimeout { present, min, waited, after, departed } => {
             let (seconds, missing) = (waited.as_secs(), min.saturating_sub(*present));
@@ -45,7 +65,13 @@ pub fn closed(outcome: &Outcome, title: &str) -> String {
             ),
             Some("start the missing nodes, or end all agents and start the job again"),
         ),
-        JobResult::AllLeft => "ragent: all nodes have left the job".to_owned(),
+        JobResult::AllLeft => match outcome.complete_step {
+            Some(step) => format!(
+                "ragent: all nodes have left; the job is saved at step {}: start it again, nothing is lost",
+                grouped(step)
+            ),
+            None => "ragent: all nodes have left the job".to_owned(),
+        },
         JobResult::OtherJob { endpoint, born_ms } => with_hint(
             format!(
                 "error: another job of this name, begun at {}, runs at {endpoint}; this one is closed",
@@ -111,6 +137,12 @@ pub fn differences(here: &SharedSettings, there: &SharedSettings) -> String {
             "--shutdown-timeout",
             seconds(here.timeouts.stop_grace),
             seconds(there.timeouts.stop_grace),
+        ),
+        ("--notice", seconds(here.notice), seconds(there.notice)),
+        (
+            "--no-progress-limit",
+            here.no_progress_limit.to_string(),
+            there.no_progress_limit.to_string(),
         ),
         ("--store-access", here.store_access.to_string(), there.store_access.to_string()),
     ];

@@ -148,6 +148,8 @@ fn status(news: &News) -> Option<String> {
         News::Waiting(id, reason) => {
             format!("round {}: waiting, {}", id.round.0, news::waiting(*reason))
         }
+        News::NoticeGiven(notice) => news::notice_given(notice),
+        News::NoticeOver(end) => news::notice_over(end),
         News::ClientRefused(..) => return None,
         News::WorkerFailed(failure) | News::Cause(failure) => {
             let (rank, end) = (failure.global_rank.0, news::ended(&failure.end));

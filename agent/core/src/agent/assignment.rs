@@ -20,7 +20,9 @@ impl Agent {
         match assignment {
             Assignment::Wait { round, reason } => self.wait(now, round, reason),
             Assignment::Admit(admission) => self.admit(now, admission),
-            Assignment::Restart { round, reason } => self.restart(now, round, reason),
+            Assignment::Restart { round, reason, complete_step } => {
+                self.restart(now, round, reason, complete_step)
+            }
             Assignment::Evict { round, reason } => self.evict(now, round, reason),
             Assignment::Dismiss => {
                 if let AgentState::Leaving { signal, reaped: true } = self.state {
@@ -48,6 +50,7 @@ impl Agent {
                 self.lease_expired = false;
                 self.refused_clients.clear();
                 self.unreached_store = None;
+                self.notices.begin_round();
                 self.questions = owner_checks::questions();
                 self.waiting = None;
                 self.restarts_used = admission.restart_count;
@@ -75,13 +78,26 @@ impl Agent {
         }
     }
 
-    fn restart(&mut self, now: Instant, round: RoundId, reason: RestartReason) {
+    fn restart(
+        &mut self,
+        now: Instant,
+        round: RoundId,
+        reason: RestartReason,
+        complete_step: Option<u64>,
+    ) {
         // A restarted coordinator names the round under its own term.
         let concerns_this = round.round == self.round.round;
+        if concerns_this {
+            self.end_notice(now, complete_step);
+        }
         match self.state {
             AgentState::Running if concerns_this => {
                 self.announce(News::Restarting(round, reason));
-                self.state = AgentState::Stopping;
+                self.state = if self.notices.is_leaving() {
+                    AgentState::Leaving { signal: Signal::TERM, reaped: false }
+                } else {
+                    AgentState::Stopping
+                };
                 self.send_report(now);
                 let grace = self.settings.stop_grace;
                 self.act(Action::Stop { signal: Signal::TERM, grace });

@@ -5,12 +5,13 @@ use std::{net::IpAddr, time::Duration};
 use ragent_rendezvous::{
     ids::RoundId,
     message::{
-        Admission, CheckedOwners, EvictReason, FromNode, JobResult, Outcome, RefuseReason,
+        Admission, CheckedOwners, EvictReason, FromNode, JobResult, Notice, Outcome, RefuseReason,
         RestartReason, StoreConnections, WaitReason, WorkerFailure,
     },
     snapshot::Explanation,
 };
 
+use super::notices::{NoticeEnd, ShownNotice};
 use crate::signal::Signal;
 
 /// An effect of an [`Agent`](super::Agent).
@@ -30,6 +31,8 @@ pub enum Action {
     OpenStore,
     /// Start the workers of a round. Group rank 0 serves the store that was opened last.
     Start(Box<Admission>),
+    /// Show this notice to the workers, with the time at which it is over; `None` removes the last one.
+    ShowNotice(Option<Box<ShownNotice>>),
     /// End the workers.
     Stop {
         /// The signal to send them.
@@ -81,6 +84,10 @@ pub enum News {
     Cause(Box<WorkerFailure>),
     /// The store of the round has refused a client from this address.
     ClientRefused(RoundId, IpAddr),
+    /// All ranks may save, because a notice was given.
+    NoticeGiven(Notice),
+    /// The phase of a notice is over.
+    NoticeOver(NoticeEnd),
 }
 
 /// The way in which one node's part ended.
@@ -102,6 +109,9 @@ pub enum Ending {
         was_registered: bool,
         /// True if its host had announced that it leaves.
         has_left: bool,
+        /// The step up to which nothing is lost: all ranks have saved it for a notice, and have reported
+        /// nothing since.
+        complete_step: Option<u64>,
     },
 }
 
@@ -115,6 +125,14 @@ pub const HOST_GONE: u8 = 3;
 /// The exit code of an agent that registered after its job had failed permanently. Starting it again cannot
 /// succeed.
 pub const CLOSED_BEFORE: u8 = 4;
+/// The exit code of an agent whose job has ended after a notice, with all ranks saved. Nothing is lost if it is
+/// started again.
+pub const SAVED: u8 = 5;
+
+/// The exit code of an agent whose job failed again and again before a new step. Another start would probably
+/// fail in the same way.
+pub const NO_PROGRESS: u8 = 6;
+
 /// The exit code of an agent that left its job after a signal. The node rejoins when the agent is started
 /// again.
 pub const LEFT: u8 = 8;
@@ -125,6 +143,17 @@ impl Ending {
     /// Returns the exit code for an ending without success, as listed in docs/exit-codes.md.
     pub fn exit_code(&self) -> u8 {
         match self {
+            Self::Unreachable { complete_step: Some(_), .. }
+            | Self::Closed(Outcome { result: JobResult::Saved { .. }, .. })
+            | Self::Closed(Outcome {
+                result:
+                    JobResult::AllLeft
+                    | JobResult::JoinTimeout { .. }
+                    | JobResult::RecoveryTimeout { .. },
+                complete_step: Some(_),
+                ..
+            }) => SAVED,
+            Self::Closed(Outcome { result: JobResult::NoProgress { .. }, .. }) => NO_PROGRESS,
             Self::Unreachable { was_registered: true, .. } => HOST_GONE,
             Self::Closed(Outcome {
                 result: JobResult::RecoveryTimeout { .. } | JobResult::OtherJob { .. },

@@ -38,6 +38,7 @@ impl Fixture {
             known_round: KnownRound::default(),
             runs_unleased: false,
             has_voters: false,
+            notice: Duration::ZERO,
             has_standbys,
             leases: Leases::default(),
             seed: 7,
@@ -101,7 +102,7 @@ impl Fixture {
 
     fn restart(&mut self, round: RoundId) -> Vec<Effect> {
         let reason = RestartReason::NodesWaiting { waiting: 1 };
-        self.assign(Assignment::Restart { round, reason })
+        self.assign(Assignment::Restart { round, reason, complete_step: None })
     }
 
     fn finished(&mut self, end: GroupEnd) -> Vec<Effect> {
@@ -138,6 +139,8 @@ fn admission(term: u64, number: u64) -> Admission {
         master_address: "10.0.0.1".to_owned(),
         master_port: PORT,
         store_clients: Vec::new(),
+        rounds_without_progress: 0,
+        saved_step: None,
     }
 }
 
@@ -165,6 +168,7 @@ fn outcome() -> Outcome {
         other_failures: 0,
         further_failures: Vec::new(),
         restarts_used: 3,
+        complete_step: None,
     }
 }
 
@@ -384,7 +388,12 @@ fn coordinator_is_waited_for_as_long_as_nodes_are() {
 /// The ending of a node whose coordinator was not reached again.
 fn unreachable(has_left: bool) -> Effect {
     let waited = 600 * SECOND;
-    Effect::Local(Action::Finish(Ending::Unreachable { waited, was_registered: true, has_left }))
+    Effect::Local(Action::Finish(Ending::Unreachable {
+        waited,
+        was_registered: true,
+        has_left,
+        complete_step: None,
+    }))
 }
 
 /// A host that has announced its leave is distinguished from a lost one. The announcement ends with the
@@ -508,6 +517,7 @@ fn endings_worth_another_start_have_another_exit_code() {
             other_failures: 0,
             further_failures: Vec::new(),
             restarts_used: 0,
+            complete_step: None,
         };
         Ending::Refused(RefuseReason::Closed(outcome)).exit_code()
     };
@@ -519,7 +529,8 @@ fn endings_worth_another_start_have_another_exit_code() {
     let timeout = JobResult::JoinTimeout { present: 1, min: 2, waited, after: Round(0), departed };
     assert_eq!(code(timeout), 1);
     let unreachable = |was_registered| {
-        Ending::Unreachable { waited, was_registered, has_left: false }.exit_code()
+        Ending::Unreachable { waited, was_registered, has_left: false, complete_step: None }
+            .exit_code()
     };
     assert_eq!((unreachable(true), unreachable(false)), (3, 1));
 }

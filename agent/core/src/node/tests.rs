@@ -20,6 +20,7 @@ fn node() -> (Node, Instant) {
         known_round: KnownRound::default(),
         runs_unleased: false,
         has_voters: false,
+        notice: Duration::ZERO,
         has_standbys: false,
         leases: Leases::default(),
         seed: 7,
@@ -57,6 +58,8 @@ fn admission(round: u64) -> Admission {
         master_address: "10.0.0.1".to_owned(),
         master_port: 4000,
         store_clients: Vec::new(),
+        rounds_without_progress: 0,
+        saved_step: None,
     }
 }
 
@@ -189,6 +192,7 @@ fn unleased_workers_run_on() {
         known_round: KnownRound::default(),
         runs_unleased: true,
         has_voters: false,
+        notice: Duration::ZERO,
         has_standbys: false,
         leases: Leases::default(),
         seed: 7,

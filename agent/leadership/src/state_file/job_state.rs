@@ -19,6 +19,7 @@ use ragent_rendezvous::{
     limits::NUMBER_MAX,
     message::Outcome,
     settings::{HostMember, HostTally, JobState},
+    training::Training,
 };
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
@@ -74,6 +75,9 @@ pub(super) struct Remembered {
     /// Missing in files of older builds.
     #[serde(default)]
     totals: RememberedTotals,
+    /// Missing in files of older builds.
+    #[serde(default)]
+    training: Training,
     /// Hexadecimal digits. Missing in files of older builds.
     #[serde(default)]
     proof_key: String,
@@ -304,6 +308,7 @@ impl From<Remembered> for JobState {
             is_early: remembered.is_early,
             closed: remembered.closed,
             time: remembered.totals.time(),
+            training: remembered.training,
             restarts: remembered.totals.restarts(),
             proof_key: key_from_hex(&remembered.proof_key),
         }
@@ -380,6 +385,7 @@ fn write(
         is_early: job_state.is_early,
         closed: job_state.closed.clone(),
         totals: RememberedTotals::of(job_state),
+        training: job_state.training.clone(),
         proof_key: job_state.proof_key.as_ref().map(key_to_hex).unwrap_or_default(),
         copy,
     };
@@ -494,6 +500,7 @@ pub(super) mod tests {
             other_failures: 1,
             further_failures: Vec::new(),
             restarts_used: 2,
+            complete_step: None,
         };
         let closed = JobState { closed: Some(outcome), ..job_state.clone() };
         for written in [first, job_state, closed] {

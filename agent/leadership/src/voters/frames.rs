@@ -192,6 +192,7 @@ pub(super) mod tests {
             other_failures: u32::MAX,
             further_failures: vec![further; FURTHER_FAILURES_MAX],
             restarts_used: u32::MAX,
+            complete_step: None,
         };
         let tally = HostTally {
             host_name: long(NAME),

@@ -136,6 +136,7 @@ impl NodeServices {
                     spec.rendezvous,
                     RendezvousMethod::Voters(_) | RendezvousMethod::Etcd(_)
                 ) || spec.voters.is_several(),
+                notice: spec.shared.notice,
                 has_standbys: !spec.standby.is_empty(),
                 leases,
                 seed: rand::random(),

@@ -387,6 +387,7 @@ impl NodeDriver<'_> {
             SupervisorEvent::SignalOfWorker(signal) => self.handle_signal_of_worker(signal),
             SupervisorEvent::Progress(text) => self.node.handle_progress(now, text),
             SupervisorEvent::Steps(steps) => self.node.handle_steps(steps),
+            SupervisorEvent::Saves(saves) => self.node.handle_saves(now, saves),
             SupervisorEvent::Standbys(counts) => {
                 self.spec.start_screen.handle_standbys(&counts);
                 self.node.handle_standbys(now, counts);
@@ -465,6 +466,7 @@ impl NodeDriver<'_> {
             Action::Stop { signal, grace } => {
                 self.order(SupervisorCommand::Stop { signal, grace }).await
             }
+            Action::ShowNotice(notice) => self.order(SupervisorCommand::ShowNotice(notice)).await,
             Action::Kill => self.order(SupervisorCommand::Kill).await,
             Action::CheckOwners(asked) => self.owner_lookup.look_up(asked),
             Action::ServeClients(CheckedOwners { numbers, denied, .. }) => {

@@ -243,6 +243,7 @@ impl WorkersDriver {
                     self.order(Order::Forward { signal: signal as i32 }, Vec::new()).await;
                 }
             }
+            SupervisorCommand::ShowNotice(notice) => self.show_notice(notice.as_deref()),
             SupervisorCommand::Kill => self.input(Input::Kill),
             SupervisorCommand::Renew(until) => self.renew(until),
             SupervisorCommand::SetDeathNotice {

@@ -2,6 +2,7 @@
 //! waits for GPUs that ended workers still hold.
 
 pub(crate) mod held_gpus;
+pub(crate) mod notice_file;
 pub(crate) mod progress;
 pub(crate) mod stacks;
 pub mod timers;

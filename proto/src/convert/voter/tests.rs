@@ -2,9 +2,10 @@
 
 use proptest::prelude::*;
 use ragent_rendezvous::{
-    ids::{GroupRank, JobUid, ProofKey, Round},
-    message::{JobResult, Outcome},
+    ids::{GlobalRank, GroupRank, JobUid, ProofKey, Round},
+    message::{JobResult, Outcome, WorkerEnd},
     settings::{HostMember, HostTally, JobState},
+    training::{CHARGED_ROUNDS_MAX, ChargedRound, Training},
 };
 
 use super::*;
@@ -57,6 +58,14 @@ fn job_state() -> JobState {
         strikes: 2,
         early_losses: 1,
     };
+    let charged = ChargedRound {
+        round: Round(40),
+        step: Some(48_211),
+        rank: GlobalRank(3),
+        host_name: "node1".to_owned(),
+        end: WorkerEnd::Hung(Duration::from_millis(900_000)),
+        at: Duration::from_millis(86_400_001),
+    };
     let (time, restarts) = some_totals();
     JobState {
         job_uid: JobUid::new("uid"),
@@ -83,7 +92,16 @@ fn job_state() -> JobState {
             other_failures: 0,
             further_failures: Vec::new(),
             restarts_used: 5,
+            complete_step: Some(7),
         }),
+        training: Training {
+            highest_step: Some(48_211),
+            charged_rounds: vec![charged; CHARGED_ROUNDS_MAX],
+            rounds_without_progress: 3,
+            saved_step: Some(48_000),
+            complete_step: Some(47_000),
+            has_steps: true,
+        },
         time,
         restarts,
         proof_key: Some(ProofKey::new([3; 32])),

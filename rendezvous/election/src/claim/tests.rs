@@ -32,6 +32,7 @@ fn outcome() -> message::Outcome {
         other_failures: 0,
         further_failures: Vec::new(),
         restarts_used: 0,
+        complete_step: None,
     }
 }
 

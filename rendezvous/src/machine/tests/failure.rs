@@ -222,7 +222,7 @@ fn report_in_an_older_round_is_dropped() {
     t.fail("a", Duration::ZERO);
     t.back("a");
     let failure = Some(Box::new(failure("a", SECOND)));
-    let late = NodeReport { round: old, state: NodeState::Stopping, failure, lease_expired: false };
+    let late = NodeReport { failure, ..NodeReport::new(old, NodeState::Stopping) };
     assert_eq!(t.message("a", FromNode::NodeReport(late)), []);
 }
 
@@ -242,10 +242,8 @@ fn restart_has_a_reason() {
     let mut t = Fixture::new(2, 2);
     t.run(&["a", "b"]);
     let report = NodeReport {
-        round: t.rounds["b"],
-        state: NodeState::Stopping,
         failure: Some(Box::new(failure("b", Duration::ZERO))),
-        lease_expired: false,
+        ..NodeReport::new(t.rounds["b"], NodeState::Stopping)
     };
     t.machine.handle_message(t.now, t.peer("b"), FromNode::NodeReport(report));
     let effects = iter::from_fn(|| t.machine.poll_effect());
@@ -257,7 +255,7 @@ fn restart_has_a_reason() {
         end: WorkerEnd::Exited(1),
     };
     let round = t.rounds["a"];
-    let restart = ToNode::Assignment(Assignment::Restart { round, reason });
+    let restart = ToNode::Assignment(Assignment::Restart { round, reason, complete_step: None });
     let probe = ToNode::Probe { round };
     let to_a = |message| Effect::Send { to: t.peer("a"), message };
     assert_eq!(effects, [to_a(probe), to_a(restart)]);

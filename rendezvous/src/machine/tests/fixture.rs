@@ -15,9 +15,9 @@ use crate::{
     },
     machine::Rendezvous,
     message::{
-        Admission, Assignment, EvictReason, FromNode, KnownRound, NodeDescription, NodeReport,
-        NodeState, Outcome, PROTOCOL_VERSION, RefuseReason, Registration, ToNode, WaitReason,
-        WorkerEnd, WorkerFailure,
+        Admission, Assignment, EvictReason, FromNode, Guidance, KnownRound, NodeDescription,
+        NodeReport, NodeState, NoticeKind, Outcome, PROTOCOL_VERSION, RefuseReason, Registration,
+        ToNode, WaitReason, WorkerEnd, WorkerFailure,
     },
     settings::{JobState, Leases, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
     voter_count::VoterCount,
@@ -81,6 +81,8 @@ pub(super) enum Did {
     Echo(&'static str),
     /// The state file was written, with this round and this number of restarts used.
     Remember(u64, u32),
+    /// `node` has received this notice of the round, or that there is none any more.
+    Notice(&'static str, Option<(u64, NoticeKind)>),
     /// The stream of `node` was ended.
     HangUp(&'static str),
     /// The coordinator resigned because of this term.
@@ -108,6 +110,8 @@ impl Fixture {
             timeouts: Timeouts::default(),
             fixed_ranks: false,
             store_access: StoreAccess::Members,
+            notice: Duration::ZERO,
+            no_progress_limit: 0,
         };
         change(&mut shared);
         let settings = Settings {
@@ -182,7 +186,7 @@ impl Fixture {
             },
             restarts_used: admission.map_or(0, |admission| admission.restart_count),
             charged_through: Round(0),
-            report: NodeReport { round, state, failure: None, lease_expired: false },
+            report: NodeReport::new(round, state),
         }
     }
 
@@ -232,7 +236,7 @@ impl Fixture {
     ) -> FromNode {
         let round = self.rounds.get(name).copied().unwrap_or_default();
         let failure = failure.map(Box::new);
-        FromNode::NodeReport(NodeReport { round, state, failure, lease_expired: false })
+        FromNode::NodeReport(NodeReport { failure, ..NodeReport::new(round, state) })
     }
 
     pub(super) fn peer(&self, name: &str) -> Peer {
@@ -299,7 +303,12 @@ impl Fixture {
         for name in names {
             self.message(
                 name,
-                FromNode::KeepAlive { sequence: 1, asks_reason: false, progress: None },
+                FromNode::KeepAlive {
+                    sequence: 1,
+                    asks_reason: false,
+                    progress: None,
+                    checkpoint: None,
+                },
             );
         }
     }
@@ -384,6 +393,9 @@ impl Fixture {
             ToNode::Echo { .. } => Did::Echo(name),
             ToNode::Probe { .. } => Did::Probe(name),
             ToNode::HostLeaving => Did::HostLeaving(name),
+            ToNode::Guidance(Guidance { notice, .. }) => {
+                Did::Notice(name, notice.map(|notice| (notice.number, notice.kind)))
+            }
             ToNode::Voters(voters) => Did::Voters(name, voters.len()),
             ToNode::RefusedClients(refused) => Did::RefusedClients(name, refused.addresses.len()),
             ToNode::CheckOwners(asked) => {

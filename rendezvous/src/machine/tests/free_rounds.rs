@@ -21,7 +21,7 @@ fn lease_expires(t: &mut Fixture, name: &str) {
     let round = t.rounds[name];
     t.message(
         name,
-        FromNode::NodeReport(NodeReport { round, state, failure: None, lease_expired: true }),
+        FromNode::NodeReport(NodeReport { lease_expired: true, ..NodeReport::new(round, state) }),
     );
 }
 

@@ -30,7 +30,12 @@ fn keep_alive_at(step: u64) -> FromNode {
         total: None,
         age: Duration::ZERO,
     };
-    FromNode::KeepAlive { sequence: 1, asks_reason: false, progress: Some(progress) }
+    FromNode::KeepAlive {
+        sequence: 1,
+        asks_reason: false,
+        progress: Some(progress),
+        checkpoint: None,
+    }
 }
 
 fn snapshot(t: &Fixture) -> Snapshot {
@@ -76,6 +81,7 @@ fn failure_is_the_cause_of_what_follows() {
     let Snapshot { last_restart, restarts, time, .. } = snapshot(&t);
     let cost = last_restart.unwrap();
     let stages = RestartStages {
+        saving_ms: 0,
         stopping_ms: 3_000,
         waiting_ms: 0,
         rendezvous_ms: 2_000,

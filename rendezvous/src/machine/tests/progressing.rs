@@ -16,7 +16,12 @@ fn at_step(step: u64) -> FromNode {
         total: Some(100),
         age: SECOND,
     };
-    FromNode::KeepAlive { sequence: 1, asks_reason: false, progress: Some(progress) }
+    FromNode::KeepAlive {
+        sequence: 1,
+        asks_reason: false,
+        progress: Some(progress),
+        checkpoint: None,
+    }
 }
 
 fn progress(t: &Fixture) -> Option<JobProgress> {

@@ -99,14 +99,24 @@ impl RoundLines {
             News::Waiting(round, reason) => {
                 let text = match reason {
                     WaitReason::Spare | WaitReason::Quarantined => news::waiting(*reason),
-                    WaitReason::Gathering | WaitReason::NextRound | WaitReason::Recovering => {
+                    WaitReason::Gathering
+                    | WaitReason::NextRound
+                    | WaitReason::Ending
+                    | WaitReason::Recovering => {
                         return None;
                     }
                 };
                 let is_shown = !self.is_first_only;
                 is_shown.then(|| format!("round {}: {text}", round.round))
             }
-            News::HostLeaving | News::Succeeded(_) | News::ClientRefused(..) => None,
+            News::NoticeGiven(notice) if notice.left.is_some() => {
+                (!self.are_repeated()).then(|| news::notice_given(notice))
+            }
+            News::NoticeOver(end) => (!self.are_repeated()).then(|| news::notice_over(end)),
+            News::NoticeGiven(_)
+            | News::HostLeaving
+            | News::Succeeded(_)
+            | News::ClientRefused(..) => None,
         }
     }
 
@@ -170,6 +180,8 @@ mod tests {
             timeouts: Timeouts::default(),
             fixed_ranks: false,
             store_access: StoreAccess::default(),
+            notice: Duration::ZERO,
+            no_progress_limit: 0,
         };
         RoundLines::new(&shared, is_first_only)
     }
@@ -192,6 +204,8 @@ mod tests {
             master_address: "10.0.0.1".to_owned(),
             master_port: 41000,
             store_clients: Vec::new(),
+            rounds_without_progress: 0,
+            saved_step: None,
         }))
     }
 

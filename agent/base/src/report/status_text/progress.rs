@@ -30,6 +30,7 @@ pub fn origin(source: StepSource) -> &'static str {
     match source {
         StepSource::Reported => "reported by the workers",
         StepSource::Read => "read from output",
+        StepSource::Saved => "of the newest checkpoint",
     }
 }
 

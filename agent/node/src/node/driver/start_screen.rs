@@ -121,12 +121,17 @@ impl StartScreen {
             }
             News::Waiting(
                 _,
-                WaitReason::Gathering | WaitReason::NextRound | WaitReason::Recovering,
+                WaitReason::Gathering
+                | WaitReason::NextRound
+                | WaitReason::Ending
+                | WaitReason::Recovering,
             )
             | News::Restarting(..)
             | News::Evicted(..) => shown.is_idle = false,
             News::Admitted(_)
             | News::HostLeaving
+            | News::NoticeGiven(_)
+            | News::NoticeOver(_)
             | News::WorkerFailed(_)
             | News::Cause(_)
             | News::ClientRefused(..) => {}

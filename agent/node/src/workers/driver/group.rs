@@ -7,7 +7,7 @@ use ragent_base::{
     spec::StepFinder,
 };
 use ragent_core::{
-    hang::HangWatch, keeper_watch::KeeperWatch, signal::Signal, steps::StepWatch,
+    hang::HangWatch, keeper_watch::KeeperWatch, saves::SaveWatch, signal::Signal, steps::StepWatch,
     supervisor::Supervisor,
 };
 use ragent_rendezvous::{
@@ -27,6 +27,9 @@ pub(super) struct WorkerGroup {
     pub(super) choices: [Option<Choice>; 2],
     pub(super) hang: Option<HangWatch>,
     pub(super) steps: StepWatch,
+    pub(super) saves: SaveWatch,
+    /// True if a report of a checkpoint was ignored, which is said once.
+    pub(super) has_ignored_save: bool,
     pub(super) is_looking: bool,
     pub(super) keeper: KeeperWatch,
     /// The time at which the group began to stop.

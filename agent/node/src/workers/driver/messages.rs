@@ -6,7 +6,9 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
-use ragent_core::{signal, steps::NodeSteps, supervisor::GroupEnd};
+use ragent_core::{
+    agent::ShownNotice, saves::NodeSaves, signal, steps::NodeSteps, supervisor::GroupEnd,
+};
 use ragent_rendezvous::{
     ids::{JobUid, Round},
     message::{Admission, StandbyCounts, WorkerFailure},
@@ -30,6 +32,8 @@ pub enum SupervisorCommand {
         /// The time that its workers have to end.
         grace: Duration,
     },
+    /// Show a notice to the workers; `None` removes the last one.
+    ShowNotice(Option<Box<ShownNotice>>),
     /// Forward a signal to the workers, which continue.
     Forward(Signal),
     /// End the group at once.
@@ -68,6 +72,8 @@ pub enum SupervisorEvent {
     Progress(String),
     /// The training steps of the workers have changed.
     Steps(NodeSteps),
+    /// The workers have saved a checkpoint.
+    Saves(NodeSaves),
     /// The standbys of this node.
     Standbys(StandbyCounts),
     /// All standbys are ready, or cannot be started. Sent once with `--standby`.

@@ -11,6 +11,7 @@ use ragent_base::{
 use ragent_core::{
     hang::HangWatch,
     keeper_watch::KeeperWatch,
+    saves::SaveWatch,
     standby,
     steps::StepWatch,
     supervisor::{Input, Supervisor},
@@ -54,6 +55,8 @@ impl WorkersDriver {
             choices,
             hang: None,
             steps: StepWatch::default(),
+            saves: SaveWatch::new(size),
+            has_ignored_save: false,
             is_looking: false,
             keeper,
             stopped: None,
@@ -172,7 +175,12 @@ impl WorkersDriver {
         }
         if let Some(worker_reports) = &self.worker_reports {
             let timeout = self.spec.hang.as_ref().map(|hang| hang.timeout);
-            env.extend(environment::of_reports(&worker_reports.path(local_rank), timeout));
+            let notices = worker_reports.notice_file();
+            env.extend(environment::of_reports(
+                &worker_reports.path(local_rank),
+                &notices,
+                timeout,
+            ));
         }
         env
     }

@@ -10,7 +10,9 @@ use ragent_base::{
     output::{logs::WorkerFolder, tail::SharedTail},
     sys::clock,
 };
-use ragent_core::{hang::Hang, standby, steps::Step, supervisor};
+use ragent_core::{
+    agent::ShownNotice, hang::Hang, saves::SaveReport, standby, steps::Step, supervisor,
+};
 use ragent_rendezvous::{
     ids::LocalRank,
     message::{StepSource, WorkerEnd},
@@ -21,7 +23,7 @@ use tracing::{error, warn};
 use super::{Done, SupervisorEvent, Worker, WorkerState, WorkersDriver};
 use crate::workers::{
     health::{
-        progress,
+        notice_file, progress,
         stacks::{self, StackTools},
         timers::{Expired, TimerPipe, TimerRequest},
         worker_reports::{ReportSockets, Unfit, WorkerReport},
@@ -82,7 +84,12 @@ impl WorkersDriver {
         }
         if let Some(step) = report.step {
             group.steps.handle_step(now, local_rank, StepSource::Reported, step);
+            group.saves.handle_step(local_rank, step.number());
         }
+        if let Some(save) = report.save {
+            self.handle_save(local_rank, save);
+        }
+        let Some(group) = &mut self.group else { return };
         let mut hang = None;
         if let Some(watch) = &mut group.hang {
             if report.is_heartbeat {
@@ -100,6 +107,39 @@ impl WorkersDriver {
             }
         }
         self.take_stacks(hang);
+    }
+
+    /// Notes what a worker reports about a checkpoint.
+    fn handle_save(&mut self, local_rank: LocalRank, save: SaveReport) {
+        let (now, Some(group)) = (clock::now(), &mut self.group) else { return };
+        if !group.saves.handle_report(local_rank, save) {
+            if !std::mem::replace(&mut group.has_ignored_save, true) {
+                warn!(
+                    %local_rank, step = save.step,
+                    "a worker has reported a checkpoint of a step that it has never reached; it is ignored \
+                     (call `ragent.step(n)` with the same numbers as `ragent.saved(n)`)"
+                );
+            }
+            return;
+        }
+        if let Some(step) = save.step.and_then(|step| Step::new(step, None)) {
+            group.steps.handle_step(now, local_rank, StepSource::Saved, step);
+        }
+        // If the queue is full, a later checkpoint is enough.
+        let _ = self.reports_to_agent.try_send(SupervisorEvent::Saves(group.saves.saves()));
+    }
+
+    /// Shows a notice to the workers, or removes the last one. The file is replaced as a whole.
+    pub(super) fn show_notice(&mut self, notice: Option<&ShownNotice>) {
+        let Some(worker_reports) = &self.worker_reports else { return };
+        let path = worker_reports.notice_file();
+        let result = match notice {
+            Some(notice) => notice_file::write(&path, notice, clock::now(), clock::wall_time()),
+            None => notice_file::remove(&path),
+        };
+        if let Err(error) = result {
+            warn!(path = %path.display(), %error, "failed to show a notice to the workers");
+        }
     }
 
     /// Notes that the function of a worker has returned. The worker ends only after all others have returned.

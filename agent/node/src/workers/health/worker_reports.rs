@@ -6,6 +6,10 @@
 //! | `WATCHDOG=trigger` | the worker reports a hang |
 //! | `STATUS=` | a line for users |
 //! | `X_RAGENT_STEP=`, `X_RAGENT_STEPS=` | the training step, and the number of all steps |
+//! | `X_RAGENT_SAVED=` | the worker has saved its part of this step |
+//! | `X_RAGENT_SAVED_WHOLE=1` | it has saved the parts of all ranks |
+//! | `X_RAGENT_NOTICE=` | the number of the notice that this answers |
+//! | `X_RAGENT_SAVE_MS=` | training stood still so long; without a step, for the last checkpoint |
 //! | `X_RAGENT_RETURNED=1` | the worker has returned, and waits for an answer |
 //! | `X_RAGENT_UNFIT=` | the hook of standbys reports that the script does not fit |
 //!
@@ -17,6 +21,7 @@ use std::{
     os::{fd::AsRawFd, unix::fs::DirBuilderExt},
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use nix::sys::socket::{MsgFlags, recv};
@@ -24,7 +29,7 @@ use ragent_base::sys::{
     folder_lock::{is_old, lock, random_name},
     private_folder::PrivateFolder,
 };
-use ragent_core::steps::Step;
+use ragent_core::{saves::SaveReport, steps::Step};
 use ragent_rendezvous::{ids::LocalRank, message::PROGRESS_MAX};
 use tokio::{net::UnixDatagram, sync::mpsc, task::AbortHandle};
 
@@ -37,10 +42,15 @@ pub(crate) struct WorkerReport {
     pub(crate) is_trigger: bool,
     pub(crate) status: Option<String>,
     pub(crate) step: Option<Step>,
+    /// The checkpoint that the worker reports, if it does.
+    pub(crate) save: Option<SaveReport>,
     pub(crate) unfit: Option<Unfit>,
     /// True if the worker has returned, and waits for the others of its node.
     pub(crate) has_returned: bool,
 }
+
+/// A checkpoint does not take longer. A greater value is a mistake of the script.
+const SAVE_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// A report of the hook: the script changes a variable that modules of its standby had already read.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -62,6 +72,7 @@ impl WorkerReport {
     fn parse(datagram: &[u8]) -> Self {
         let mut report = Self::default();
         let (mut step, mut total) = (None, None);
+        let (mut save, mut saves) = (SaveReport::default(), false);
         for line in String::from_utf8_lossy(datagram).lines() {
             match line.split_once('=') {
                 Some(("WATCHDOG", "1")) => report.is_heartbeat = true,
@@ -69,12 +80,26 @@ impl WorkerReport {
                 Some(("STATUS", text)) => report.status = Some(short(text)),
                 Some(("X_RAGENT_STEP", number)) => step = number.trim().parse().ok(),
                 Some(("X_RAGENT_STEPS", number)) => total = number.trim().parse().ok(),
+                Some(("X_RAGENT_SAVED", number)) => {
+                    save.step = number.trim().parse().ok();
+                    saves |= save.step.is_some();
+                }
+                Some(("X_RAGENT_SAVED_WHOLE", "1")) => save.is_whole = true,
+                Some(("X_RAGENT_NOTICE", number)) => {
+                    save.notice = number.trim().parse().unwrap_or(0);
+                }
+                Some(("X_RAGENT_SAVE_MS", ms)) => {
+                    save.cost = ms.trim().parse().ok().map(Duration::from_millis);
+                    saves |= save.cost.is_some();
+                }
                 Some(("X_RAGENT_RETURNED", "1")) => report.has_returned = true,
                 Some(("X_RAGENT_UNFIT", text)) => report.unfit = Unfit::parse(text),
                 _ => {}
             }
         }
         report.step = step.and_then(|step| Step::new(step, total));
+        save.cost = save.cost.filter(|cost| *cost <= SAVE_MAX);
+        report.save = saves.then_some(save);
         report
     }
 }
@@ -156,6 +181,11 @@ impl ReportSockets {
     /// Returns the path for `RAGENT_SOCKET` of a worker.
     pub(crate) fn path(&self, local_rank: LocalRank) -> PathBuf {
         self.folder.join(local_rank.to_string())
+    }
+
+    /// Returns the path for `RAGENT_NOTICE_FILE` of all workers.
+    pub(crate) fn notice_file(&self) -> PathBuf {
+        self.folder.join("notice.json")
     }
 
     /// Allows a worker to end that has returned: sends a datagram to the second socket that the worker has opened.

@@ -131,6 +131,8 @@ mod tests {
             master_address: "10.0.0.1".into(),
             master_port: 41000,
             store_clients: vec![],
+            rounds_without_progress: 0,
+            saved_step: None,
         }
     }
 

@@ -35,10 +35,17 @@ pub struct EnvironmentSpec {
     pub is_deepspeed: bool,
 }
 
-/// Returns the variables through which a worker reports its progress. If hangs are detected, there are two more, under systemd's names.
+/// Returns the variables through which a worker reports its progress, and learns of notices. If hangs are detected, there are two more, under systemd's names.
 /// Programs that find these behave differently, so they are absent otherwise.
-pub(crate) fn of_reports(socket: &Path, hang_timeout: Option<Duration>) -> Vec<(String, OsString)> {
-    let mut env = vec![("RAGENT_SOCKET".to_owned(), socket.into())];
+pub(crate) fn of_reports(
+    socket: &Path,
+    notice_file: &Path,
+    hang_timeout: Option<Duration>,
+) -> Vec<(String, OsString)> {
+    let mut env = vec![
+        ("RAGENT_SOCKET".to_owned(), socket.into()),
+        ("RAGENT_NOTICE_FILE".to_owned(), notice_file.into()),
+    ];
     if let Some(timeout) = hang_timeout {
         env.push(("NOTIFY_SOCKET".to_owned(), socket.into()));
         env.push(("WATCHDOG_USEC".to_owned(), timeout.as_micros().to_string().into()));
@@ -52,7 +59,7 @@ pub(crate) fn of_reports(socket: &Path, hang_timeout: Option<Duration>) -> Vec<(
 /// - the socket of the agent above this one, if this agent runs in a worker,
 /// - for the authentication of the job and of etcd,
 /// - for the port of the metrics: an agent that a worker starts could not use the same port.
-pub(crate) const NOT_INHERITED: [&str; 21] = [
+pub(crate) const NOT_INHERITED: [&str; 24] = [
     "CREDENTIALS_DIRECTORY",
     "LISTEN_FDNAMES",
     "LISTEN_FDS",
@@ -69,7 +76,10 @@ pub(crate) const NOT_INHERITED: [&str; 21] = [
     "RAGENT_ETCD_USER",
     "RAGENT_EXIT_WITH_PARENT",
     "RAGENT_MAIN",
+    "RAGENT_NOTICE_FILE",
     "RAGENT_PYTHON",
+    "RAGENT_ROUNDS_WITHOUT_PROGRESS",
+    "RAGENT_SAVED_STEP",
     "RAGENT_SOCKET",
     "RUNTIME_DIRECTORY",
     "WATCHDOG_PID",
@@ -143,6 +153,11 @@ impl EnvironmentSpec {
             ("MASTER_PORT", number(admission.master_port.into())),
             ("TORCHELASTIC_RESTART_COUNT", number(admission.restart_count)),
             ("TORCHELASTIC_ERROR_FILE", error_file.map(OsString::from).unwrap_or_default()),
+            ("RAGENT_ROUNDS_WITHOUT_PROGRESS", number(admission.rounds_without_progress)),
+            (
+                "RAGENT_SAVED_STEP",
+                admission.saved_step.map(|step| step.to_string().into()).unwrap_or_default(),
+            ),
         ];
         if self.is_deepspeed {
             env.push(("CROSS_RANK", number(admission.group_rank.0)));
@@ -152,14 +167,17 @@ impl EnvironmentSpec {
     }
 
     /// The names of the variables that only a round defines. A module that reads one of them while it is imported cannot be imported before
-    /// the round. `RAGENT_SOCKET` is included, because the reports of a standby would count for the running worker.
-    pub(crate) const OF_ROUND: [&str; 13] = [
+    /// the round. `RAGENT_SOCKET` is included, because the reports of a standby would count for the running worker, and so is `RAGENT_NOTICE_FILE`.
+    pub(crate) const OF_ROUND: [&str; 16] = [
         "CROSS_RANK",
         "CROSS_SIZE",
         "GROUP_RANK",
         "GROUP_WORLD_SIZE",
         "MASTER_ADDR",
         "MASTER_PORT",
+        "RAGENT_NOTICE_FILE",
+        "RAGENT_ROUNDS_WITHOUT_PROGRESS",
+        "RAGENT_SAVED_STEP",
         "RAGENT_SOCKET",
         "RANK",
         "ROLE_RANK",
@@ -216,6 +234,8 @@ mod tests {
             master_address: "10.0.0.1".into(),
             master_port: 41000,
             store_clients: vec![],
+            rounds_without_progress: 0,
+            saved_step: None,
         };
         let error_file = Path::new("/logs/error.json");
         let env = spec.of_worker(&admission, LocalRank(1), Some(error_file));
@@ -290,7 +310,7 @@ mod tests {
     fn variables_of_a_round() {
         let spec = EnvironmentSpec { is_deepspeed: true, ..spec() };
         let standby: BTreeMap<_, _> = spec.of_standby(LocalRank(1)).into_iter().collect();
-        let socket = of_reports(Path::new("/run/0"), None);
+        let socket = of_reports(Path::new("/run/0"), Path::new("/run/notice.json"), None);
         let all: BTreeMap<_, _> = environment(&spec)
             .into_keys()
             .chain(socket.into_iter().map(|(name, _)| name))

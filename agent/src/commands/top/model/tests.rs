@@ -52,6 +52,7 @@ fn outcome() -> Outcome {
         further_failures: Vec::new(),
         other_failures: 0,
         restarts_used: 0,
+        complete_step: None,
     }
 }
 

@@ -299,6 +299,7 @@ fn words_describe_the_connection_and_the_outcome() {
         further_failures: Vec::new(),
         other_failures: 0,
         restarts_used: 10,
+        complete_step: None,
     };
     let closed = Snapshot { phase: PhaseName::Closed, outcome: Some(outcome), ..*snapshot(48_210) };
     assert!(model.update(Input::State(Box::new(closed)), at(22)).is_continue());

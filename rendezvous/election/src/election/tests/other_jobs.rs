@@ -38,6 +38,7 @@ pub(super) fn closed(job_state: JobState) -> JobState {
         other_failures: 0,
         further_failures: Vec::new(),
         restarts_used: 0,
+        complete_step: None,
     };
     JobState { closed: Some(outcome), ..job_state }
 }

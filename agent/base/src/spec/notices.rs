@@ -1,0 +1,119 @@
+//! Reads the flags about notices: `--notice`, `--notice-on`, `--notice-command` and `--no-progress-limit`.
+
+use std::{ffi::OsStr, time::Duration};
+
+use nix::sys::signal::Signal;
+use ragent_rendezvous::{message::NoticeKind, training::CHARGED_ROUNDS_MAX};
+
+use super::{SignalList, UsageError, arguments::Arguments};
+use crate::{cli::ProgramName, sys::host::Host};
+
+/// A signal to the agent that is a notice.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct NoticeSignal {
+    /// The signal.
+    pub signal: Signal,
+    /// Its meaning. Never [`NoticeKind::Members`].
+    pub kind: NoticeKind,
+}
+
+/// The longest `--notice`: a day is more than any checkpoint takes.
+const NOTICE_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// `--no-progress-limit` without the flag.
+const DEFAULT_NO_PROGRESS_LIMIT: u32 = 3;
+
+impl<H: Host> Arguments<'_, H> {
+    pub(super) fn notice(&self) -> Result<Duration, UsageError> {
+        let Some(given) = self.argument("notice", &self.args.notice) else {
+            return Ok(Duration::ZERO);
+        };
+        let range = 0.0..=NOTICE_MAX.as_secs_f64();
+        let seconds = given.seconds(|seconds| range.contains(&seconds));
+        let hint = "give the longest time that a checkpoint may take, such as 60";
+        Ok(Duration::from_secs_f64(seconds.map_err(|error| error.with_hint(hint))?))
+    }
+
+    pub(super) fn no_progress_limit(&self) -> Result<u32, UsageError> {
+        let typed = &self.args.no_progress_limit;
+        let Some(given) = self.argument("no_progress_limit", typed) else {
+            return Ok(match self.args.name {
+                ProgramName::Torchrun => 0,
+                ProgramName::Ragent => DEFAULT_NO_PROGRESS_LIMIT,
+            });
+        };
+        let most = u32::try_from(CHARGED_ROUNDS_MAX).unwrap_or(u32::MAX);
+        let number = given.text.trim().parse().ok();
+        number.filter(|number| *number == 0 || (2..=most).contains(number)).ok_or_else(|| {
+            given
+                .is_not(&format!("0 or a number from 2 to {most}"))
+                .with_hint("give 0 to restart a job as often as `--max-restarts` allows")
+        })
+    }
+
+    pub(super) fn notice_on(&self, handled: &SignalList) -> Result<Vec<NoticeSignal>, UsageError> {
+        let Some(given) = self.argument("notice_on", &self.args.notice_on) else {
+            return Ok(Vec::new());
+        };
+        let forwarded = self.argument("signals_to_forward", &self.args.signals_to_forward);
+        let forwarded: Option<SignalList> = forwarded.and_then(|given| given.text.parse().ok());
+        let is_forwarded =
+            |signal: &Signal| forwarded.as_ref().is_some_and(|list| list.signals.contains(signal));
+        let mut notices: Vec<NoticeSignal> = Vec::new();
+        for part in given.text.split(',').map(str::trim) {
+            let (name, kind) = part.split_once('=').unwrap_or((part, "end"));
+            let wrong = |problem: String| {
+                let hint =
+                    "list signals that the agent does not use otherwise, such as SIGUSR1=end";
+                given.invalid(problem).with_hint(hint)
+            };
+            let kind = match kind {
+                "end" => NoticeKind::End,
+                "leave" => NoticeKind::Leave,
+                "save" => NoticeKind::Save,
+                _ => {
+                    return Err(wrong(format!(
+                        "contains the kind `{kind}`, which is not `end`, `leave` or `save`"
+                    )));
+                }
+            };
+            let signal = match name.parse::<SignalList>() {
+                Ok(list) => list.signals.first().copied(),
+                Err(signal) => {
+                    return Err(wrong(format!("contains {signal}, which cannot be handled")));
+                }
+            };
+            let Some(signal) = signal else {
+                return Err(wrong(format!("contains `{name}`, which is not a signal")));
+            };
+            if handled.signals.contains(&signal) {
+                return Err(wrong(format!("contains {signal}, on which the agent leaves")));
+            }
+            if is_forwarded(&signal) {
+                return Err(wrong(format!("contains {signal}, which is forwarded to workers")));
+            }
+            if notices.iter().any(|known| known.signal == signal) {
+                return Err(wrong(format!("contains {signal} twice")));
+            }
+            notices.push(NoticeSignal { signal, kind });
+        }
+        Ok(notices)
+    }
+
+    pub(super) fn notice_command(&self) -> Result<Vec<String>, UsageError> {
+        let Some(given) = self.argument("notice_command", &self.args.notice_command) else {
+            return Ok(Vec::new());
+        };
+        let wrong = |problem: &str| {
+            let hint = "give a program with its arguments, such as 'ragent-notices aws'";
+            given.invalid(problem).with_hint(hint)
+        };
+        let words = shlex::split(&given.text)
+            .filter(|words| !words.is_empty())
+            .ok_or_else(|| wrong("is empty, or has an open quotation mark"))?;
+        if words.first().is_some_and(|word| self.host.find_program(OsStr::new(word)).is_none()) {
+            return Err(wrong("names a program that does not exist or cannot be run"));
+        }
+        Ok(words)
+    }
+}

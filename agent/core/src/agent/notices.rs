@@ -1,0 +1,253 @@
+//! Receives notices on this node, and shows the notices of the round to the workers.
+//!
+//! A node with a notice tells the coordinator, which gives all nodes of the round time for a checkpoint. It
+//! leaves when the round has ended. If the coordinator does not end the round in time, the node leaves by
+//! itself.
+
+use std::time::{Duration, Instant};
+
+use ragent_rendezvous::message::{Guidance, NodeNotice, Notice, NoticeKind, Requests, Saved};
+
+use super::{Action, Agent, AgentState, News};
+use crate::{saves::NodeSaves, signal::Signal};
+
+/// A notice that this node has received.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Received {
+    /// True if the job ends; false if only this node leaves.
+    pub ends_job: bool,
+    /// The time that its source gives; `None` if it gives none.
+    pub within: Option<Duration>,
+    /// The source, for people; at most [`NOTICE_TEXT_MAX`](ragent_rendezvous::message::NOTICE_TEXT_MAX) bytes.
+    pub text: String,
+}
+
+/// The reason why a notice does not count.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum NotTaken {
+    /// This node is leaving, or the job has ended.
+    TooLate,
+    /// No round runs on this node, so there is nothing to save.
+    NoRound,
+}
+
+/// A notice as the workers see it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ShownNotice {
+    /// The notice.
+    pub notice: Notice,
+    /// True if this node goes.
+    pub is_here: bool,
+    /// The time at which the notice is over; `None` if the round goes on.
+    pub until: Option<Instant>,
+}
+
+/// The end of a notice's phase, as this node knows it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct NoticeEnd {
+    /// The number of the notice.
+    pub number: u64,
+    /// What follows.
+    pub kind: NoticeKind,
+    /// The step that all ranks of the job have saved; `None` if they have not.
+    pub step: Option<u64>,
+    /// True if all workers of this node have saved a step.
+    pub has_saved: bool,
+    /// The time since this node learned of the notice.
+    pub after: Duration,
+}
+
+/// The notices that concern this node.
+#[derive(Debug, Default)]
+pub(super) struct Notices {
+    /// The notice that this node has received, with the time at which it is over.
+    received: Option<(Received, Instant)>,
+    /// The newest notice of the round, and the time at which this node learned of it.
+    shown: Option<(ShownNotice, Instant)>,
+    /// The checkpoint with which the workers have answered it.
+    pub(super) saved: Option<Saved>,
+    pub(super) requests: Requests,
+    /// The step up to which nothing is lost, as the coordinator has said; `None` if work was done since.
+    pub(super) complete_step: Option<u64>,
+}
+
+impl Notices {
+    /// Returns what the node reports.
+    pub(super) fn of_node(&self, now: Instant) -> Option<NodeNotice> {
+        let (Received { ends_job, text, .. }, until) = self.received.as_ref()?;
+        let left = until.saturating_duration_since(now);
+        Some(NodeNotice { ends_job: *ends_job, left, text: text.clone() })
+    }
+
+    /// Returns true if this node leaves when its round is over.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.received.as_ref().is_some_and(|(received, _)| !received.ends_job)
+    }
+
+    /// Forgets the notice of an earlier round.
+    pub(super) fn begin_round(&mut self) {
+        self.shown = None;
+        self.saved = None;
+    }
+}
+
+impl Agent {
+    /// Notes that this node has received a notice.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason if it does not count.
+    pub fn handle_notice(&mut self, now: Instant, received: Received) -> Result<(), NotTaken> {
+        if self.is_leaving() {
+            return Err(NotTaken::TooLate);
+        }
+        let is_running = matches!(self.state, AgentState::Running | AgentState::Succeeded);
+        let longest = self.settings.notice;
+        if !received.ends_job
+            && (longest.is_zero() || !is_running && self.state != AgentState::Stopping)
+        {
+            // Nothing of this node would be lost, or nobody wants to save.
+            self.handle_signal(now, Signal::TERM);
+            return Ok(());
+        }
+        let until = now + received.within.map_or(longest, |within| within.min(longest));
+        let (received, until) = match self.notices.received.take() {
+            Some((before, earlier)) => {
+                let ends_job = before.ends_job || received.ends_job;
+                (Received { ends_job, ..before }, until.min(earlier))
+            }
+            None => (received, until),
+        };
+        self.notices.received = Some((received, until));
+        self.send_report(now);
+        Ok(())
+    }
+
+    /// Notes that a checkpoint was requested on this node.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason if it does not count.
+    pub fn handle_save_request(&mut self, now: Instant) -> Result<(), NotTaken> {
+        match self.state {
+            AgentState::Running | AgentState::Succeeded => {
+                self.notices.requests.saves = self.notices.requests.saves.saturating_add(1);
+                self.send_report(now);
+                Ok(())
+            }
+            AgentState::Preparing | AgentState::Ready { .. } | AgentState::Stopping => {
+                Err(NotTaken::NoRound)
+            }
+            AgentState::Leaving { .. } | AgentState::Closing(_) | AgentState::Finished => {
+                Err(NotTaken::TooLate)
+            }
+        }
+    }
+
+    /// Returns true if this node has received a notice that is not over.
+    pub fn has_notice(&self) -> bool {
+        self.notices.received.is_some()
+    }
+
+    /// Returns the number of the newest notice of the round; zero if there was none.
+    pub fn notice_number(&self) -> u64 {
+        self.notices.shown.as_ref().map_or(0, |(shown, _)| shown.notice.number)
+    }
+
+    /// Applies what the coordinator says to the nodes of the round.
+    pub(crate) fn handle_guidance(&mut self, now: Instant, guidance: Guidance) {
+        let runs = matches!(self.state, AgentState::Running | AgentState::Succeeded);
+        if guidance.round != self.round || !runs {
+            return;
+        }
+        let Some(notice) = guidance.notice else {
+            if let Some((shown, _)) = self.notices.shown.take() {
+                self.notices.saved = None;
+                self.act(Action::ShowNotice(None));
+                debug_assert!(shown.notice.number > 0, "numbers begin with 1");
+            }
+            return;
+        };
+        let until = notice.left.map(|left| now + left);
+        let is_here = self.notices.received.is_some() || notice.kind == NoticeKind::End;
+        let shown = ShownNotice { notice, is_here, until };
+        let (is_same, since) = match &self.notices.shown {
+            Some((known, since)) if known.notice.number == shown.notice.number => {
+                (is_alike(known, &shown), *since)
+            }
+            Some(_) | None => (false, now),
+        };
+        if is_same {
+            return;
+        }
+        if self.notices.saved.is_some_and(|saved| saved.notice != shown.notice.number) {
+            self.notices.saved = None;
+        }
+        self.announce(News::NoticeGiven(shown.notice.clone()));
+        self.act(Action::ShowNotice(Some(Box::new(shown.clone()))));
+        self.notices.shown = Some((shown, since));
+    }
+
+    /// Notes what the workers have saved.
+    pub(crate) fn handle_saves(&mut self, now: Instant, saves: NodeSaves) {
+        let number = self.notice_number();
+        let answer = saves.answer.filter(|saved| saved.notice == number && number > 0);
+        if answer.is_some() && answer != self.notices.saved {
+            self.notices.saved = answer;
+            self.send_report(now);
+        }
+        let complete = self.notices.complete_step;
+        if saves.newest.is_some_and(|newest| complete.is_some_and(|step| step < newest.step)) {
+            self.notices.complete_step = None;
+        }
+    }
+
+    /// Notes that the workers have made progress.
+    pub(crate) fn handle_work(&mut self) {
+        self.notices.complete_step = None;
+    }
+
+    /// Ends the notice of a round with the round.
+    pub(super) fn end_notice(&mut self, now: Instant, complete_step: Option<u64>) {
+        self.notices.complete_step = complete_step;
+        let Some((ShownNotice { notice, until, .. }, since)) = self.notices.shown.take() else {
+            return;
+        };
+        let saved = self.notices.saved.take();
+        self.act(Action::ShowNotice(None));
+        if until.is_some() {
+            self.announce(News::NoticeOver(NoticeEnd {
+                number: notice.number,
+                kind: notice.kind,
+                step: complete_step,
+                has_saved: saved.is_some(),
+                after: now.saturating_duration_since(since),
+            }));
+        }
+    }
+
+    /// Returns the time at which this node leaves, although the coordinator has not ended the round.
+    pub(super) fn notice_deadline(&self) -> Option<Instant> {
+        let (_, until) = self.notices.received.as_ref().filter(|_| !self.is_leaving())?;
+        Some(*until + self.settings.leases.coordinator)
+    }
+
+    pub(super) fn handle_notice_timeout(&mut self, now: Instant) {
+        if self.notice_deadline().is_some_and(|at| at <= now) {
+            self.handle_signal(now, Signal::TERM);
+        }
+    }
+}
+
+/// Returns true if nothing has changed that a person or a worker would want to know.
+fn is_alike(known: &ShownNotice, new: &ShownNotice) -> bool {
+    let is_earlier = match (known.until, new.until) {
+        (Some(known), Some(new)) => new + Duration::from_secs(1) < known,
+        (None, None) => false,
+        (None, Some(_)) | (Some(_), None) => true,
+    };
+    !is_earlier
+        && known.is_here == new.is_here
+        && known.notice.kind == new.notice.kind
+        && known.notice.hosts == new.notice.hosts
+}

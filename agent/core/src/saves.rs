@@ -1,0 +1,191 @@
+//! Merges the checkpoints that the workers of a node report: the newest one that all of them have saved, and the
+//! newest one that answers a notice.
+//!
+//! The machine has no process and no clock.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use ragent_rendezvous::{
+    ids::LocalRank,
+    message::{Checkpoint, STEP_MAX, Saved},
+    saved_steps::SavedSteps,
+};
+
+/// What a worker reports about a checkpoint.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct SaveReport {
+    /// The step that it has saved; `None` if only the cost of the last checkpoint is reported.
+    pub step: Option<u64>,
+    /// True if it has saved the parts of all ranks.
+    pub is_whole: bool,
+    /// The notice that it answers; zero if none.
+    pub notice: u64,
+    /// The time for which training stood still.
+    pub cost: Option<Duration>,
+}
+
+/// What the workers of a node have saved.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct NodeSaves {
+    /// The newest checkpoint of all of them.
+    pub newest: Option<Checkpoint>,
+    /// The newest checkpoint that answers the newest notice.
+    pub answer: Option<Saved>,
+}
+
+/// The checkpoints of the workers of one group.
+#[derive(Debug)]
+pub struct SaveWatch {
+    workers: usize,
+    all: SavedSteps<LocalRank>,
+    /// The newest notice that was answered, and the steps that answer it.
+    notice: u64,
+    answers: SavedSteps<LocalRank>,
+    /// The steps of which one worker has saved all parts, the newest for any use and for the notice.
+    whole: Option<u64>,
+    whole_answer: Option<u64>,
+    cost: Option<Duration>,
+    /// The highest step that each worker has reported, apart from checkpoints.
+    reached: BTreeMap<LocalRank, u64>,
+}
+
+impl SaveWatch {
+    /// Starts to watch a group of this size.
+    pub fn new(workers: u32) -> Self {
+        Self {
+            workers: workers as usize,
+            all: SavedSteps::default(),
+            notice: 0,
+            answers: SavedSteps::default(),
+            whole: None,
+            whole_answer: None,
+            cost: None,
+            reached: BTreeMap::new(),
+        }
+    }
+
+    /// Notes that a worker has reported a training step.
+    pub fn handle_step(&mut self, local_rank: LocalRank, step: u64) {
+        let reached = self.reached.entry(local_rank).or_default();
+        *reached = step.max(*reached);
+    }
+
+    /// Notes what a worker has saved. Returns false if the report is ignored, because the worker has never
+    /// come to that step.
+    pub fn handle_report(&mut self, local_rank: LocalRank, report: SaveReport) -> bool {
+        let SaveReport { step, is_whole, notice, cost } = report;
+        self.cost = cost.or(self.cost);
+        let Some(step) = step else { return true };
+        let is_ahead = self.reached.get(&local_rank).is_some_and(|reached| *reached < step);
+        if is_ahead || step > STEP_MAX {
+            return false;
+        }
+        self.all.record(local_rank, step, is_whole);
+        if is_whole {
+            self.whole = self.whole.max(Some(step));
+        }
+        if notice > self.notice {
+            self.notice = notice;
+            self.answers = SavedSteps::default();
+            self.whole_answer = None;
+        }
+        if notice == self.notice && notice > 0 {
+            self.answers.record(local_rank, step, is_whole);
+            if is_whole {
+                self.whole_answer = self.whole_answer.max(Some(step));
+            }
+        }
+        true
+    }
+
+    /// Returns what the workers have saved.
+    pub fn saves(&self) -> NodeSaves {
+        let newest = self.all.newest(self.workers).map(|step| Checkpoint {
+            step,
+            is_whole: self.whole == Some(step),
+            cost: self.cost,
+        });
+        let answer = self.answers.newest(self.workers).map(|step| Saved {
+            notice: self.notice,
+            step,
+            is_whole: self.whole_answer == Some(step),
+        });
+        NodeSaves { newest, answer }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: LocalRank = LocalRank(0);
+    const B: LocalRank = LocalRank(1);
+
+    fn saved(step: u64, notice: u64) -> SaveReport {
+        SaveReport { step: Some(step), notice, ..SaveReport::default() }
+    }
+
+    fn steps(watch: &SaveWatch) -> (Option<u64>, Option<u64>) {
+        let NodeSaves { newest, answer } = watch.saves();
+        (newest.map(|newest| newest.step), answer.map(|answer| answer.step))
+    }
+
+    /// A node has saved what all of its workers have saved.
+    #[test]
+    fn all_workers_must_have_saved() {
+        let mut watch = SaveWatch::new(2);
+        assert!(watch.handle_report(A, saved(120, 0)));
+        assert_eq!(steps(&watch), (None, None));
+        assert!(watch.handle_report(B, saved(130, 0)));
+        assert_eq!(steps(&watch), (None, None), "120 and 130 are no checkpoint");
+        assert!(watch.handle_report(B, saved(120, 0)));
+        assert_eq!(steps(&watch), (Some(120), None));
+    }
+
+    /// Only checkpoints for the newest notice answer it.
+    #[test]
+    fn earlier_notices_are_not_answered() {
+        let mut watch = SaveWatch::new(2);
+        watch.handle_report(A, saved(7, 1));
+        watch.handle_report(B, saved(7, 1));
+        assert_eq!(steps(&watch), (Some(7), Some(7)));
+        watch.handle_report(A, saved(9, 2));
+        assert_eq!(steps(&watch), (Some(7), None));
+        watch.handle_report(B, saved(9, 1));
+        assert_eq!(steps(&watch), (Some(9), None), "B has answered the first notice");
+        watch.handle_report(B, saved(9, 2));
+        assert_eq!(watch.saves().answer, Some(Saved { notice: 2, step: 9, is_whole: false }));
+    }
+
+    /// One worker may save everything.
+    #[test]
+    fn one_worker_may_save_all_parts() {
+        let mut watch = SaveWatch::new(8);
+        watch.handle_report(A, SaveReport { is_whole: true, ..saved(7, 3) });
+        assert_eq!(watch.saves().answer, Some(Saved { notice: 3, step: 7, is_whole: true }));
+        assert!(watch.saves().newest.unwrap().is_whole);
+    }
+
+    /// A checkpoint of a step that the worker has never reached is ignored. A worker without steps may save any.
+    #[test]
+    fn steps_that_were_never_made_are_ignored() {
+        let mut watch = SaveWatch::new(1);
+        assert!(watch.handle_report(A, saved(50, 0)));
+        watch.handle_step(A, 120);
+        assert!(!watch.handle_report(A, saved(121, 0)));
+        assert!(watch.handle_report(A, saved(120, 0)));
+        assert!(!watch.handle_report(A, saved(u64::MAX, 0)));
+        assert_eq!(steps(&watch), (Some(120), None));
+    }
+
+    /// The cost may follow later, alone.
+    #[test]
+    fn cost_may_follow() {
+        let mut watch = SaveWatch::new(1);
+        watch.handle_report(A, saved(5, 0));
+        assert_eq!(watch.saves().newest.unwrap().cost, None);
+        let cost = Some(Duration::from_secs(9));
+        assert!(watch.handle_report(A, SaveReport { cost, ..SaveReport::default() }));
+        assert_eq!(watch.saves().newest.unwrap().cost, cost);
+    }
+}

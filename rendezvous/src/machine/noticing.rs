@@ -1,0 +1,358 @@
+//! Gives all ranks time for a checkpoint before nodes leave, before nodes join, and before the job ends.
+//!
+//! 1. A node reports that it has received a notice. If it is a member, a *phase* begins: all nodes of the round
+//!    receive the notice.
+//! 2. Further notices join the phase. It then has the strongest kind and the earliest end.
+//! 3. The phase ends when all nodes have saved the same step, or when its time is over.
+//! 4. The round ends with it, because everything after the checkpoint would be done again. If the notice was
+//!    about the whole job, the job is closed.
+//!
+//! A request for a checkpoint has no phase. It only reaches all nodes under a number of its own.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use tracing::info;
+
+use crate::{
+    event::EventKind,
+    group::Group,
+    ids::{NodeId, RoundId},
+    limits::{SAVE_SPACING, after},
+    machine::{Rendezvous, closing::Failures},
+    message::{
+        Checkpoint, Guidance, JobResult, NodeState, NoticeKind, RestartReason, StepSource, ToNode,
+    },
+    notice_phase::NoticePhase,
+    phase::{Phase, Running},
+    settings::SharedSettings,
+    snapshot::Saving,
+};
+
+/// The most ranges of ranks in a text.
+const RANGES_SHOWN: usize = 8;
+
+impl Rendezvous {
+    /// Notes that a checkpoint was requested on a node, or that the node has answered a notice.
+    pub(super) fn note_requests(&mut self, id: &NodeId) {
+        let Some(node) = self.roster.get_mut(id) else { return };
+        let requested = node.report.requests.saves;
+        if requested > node.saves_requested {
+            self.is_save_due = true;
+        }
+        node.saves_requested = node.saves_requested.max(requested);
+        let (saved, state) = (node.report.saved, node.report.state);
+        let round = node.report.round;
+        let runs = matches!(state, NodeState::Running | NodeState::Succeeded);
+        if let Phase::Running(running) = &mut self.phase
+            && let Some(saved) = saved.filter(|_| runs)
+            && running.group.round == round
+            && running.group.held(id).is_some()
+            && let Some(phase) = &mut running.notice
+        {
+            phase.record(id, &saved);
+        }
+    }
+
+    /// Begins, extends or ends the phase of a notice. Returns true if the round has ended, or the job.
+    pub(super) fn step_of_notice(&mut self, now: Instant, shared: SharedSettings) -> bool {
+        if let Some((kind, until, text)) = self.pending_notice() {
+            self.give_notice(now, kind, Some(until), text);
+        } else if self.may_withdraw() {
+            self.end_phase(now, None, true);
+        } else if self.request_due_at().is_some_and(|due| due <= now) {
+            self.is_save_due = false;
+            self.last_request = Some(now);
+            self.give_notice(now, NoticeKind::Save, None, String::new());
+        }
+        let Phase::Running(running) = &self.phase else { return false };
+        let Some(phase) = running.notice.as_ref().filter(|phase| phase.ends_round()) else {
+            return false;
+        };
+        let before = self.job_state.training.complete_step;
+        let step = phase.saved_step(running.group.size).or(before);
+        if step.is_none() && phase.until.is_some_and(|until| now < until) {
+            return false;
+        }
+        debug_assert!(phase.until <= Some(after(phase.since, shared.notice)) || step.is_some());
+        self.end_phase(now, step, false);
+        true
+    }
+
+    /// Returns the strongest notice of all nodes, with the earliest end and the first source.
+    fn pending_notice(&self) -> Option<(NoticeKind, Instant, String)> {
+        let Phase::Running(Running { group, .. }) = &self.phase else { return None };
+        let noticed = self.roster.noticed();
+        let ends_job = self.roster.is_job_ending() || self.roster.all_will_leave();
+        let counts = |id: &NodeId, ends: bool| ends || ends_job || group.held(id).is_some();
+        let relevant = || noticed.iter().filter(|(id, noticed)| counts(id, noticed.ends_job));
+        let until = relevant().map(|(_, noticed)| noticed.until).min()?;
+        let (_, first) = relevant().min_by_key(|(_, noticed)| noticed.until)?;
+        let kind = if ends_job { NoticeKind::End } else { NoticeKind::Leave };
+        Some((kind, until, first.text.clone()))
+    }
+
+    /// Returns true if the round should end for waiting nodes, and these are gone.
+    fn may_withdraw(&self) -> bool {
+        let Phase::Running(running) = &self.phase else { return false };
+        let is_for_members =
+            running.notice.as_ref().is_some_and(|phase| phase.kind == NoticeKind::Members);
+        is_for_members && !self.has_room(&running.group, 0)
+    }
+
+    /// Begins a phase so that nodes can join after it.
+    pub(super) fn give_notice_for_members(&mut self, now: Instant, shared: SharedSettings) {
+        let waiting = self.roster.ready().len();
+        let nodes = if waiting == 1 { "node waits" } else { "nodes wait" };
+        let until = after(now, shared.notice);
+        self.give_notice(now, NoticeKind::Members, Some(until), format!("{waiting} {nodes}"));
+    }
+
+    /// Begins a phase, or extends it.
+    fn give_notice(
+        &mut self,
+        now: Instant,
+        kind: NoticeKind,
+        until: Option<Instant>,
+        text: String,
+    ) {
+        let latest = self.settings.shared.map(|shared| after(now, shared.notice));
+        let until = until.map(|until| latest.map_or(until, |latest| until.min(latest)));
+        let noticed: Vec<NodeId> = self.roster.noticed().keys().cloned().collect();
+        let leavers: BTreeSet<(String, NodeId)> =
+            noticed.into_iter().map(|id| (self.host_name(&id), id)).collect();
+        let Phase::Running(running) = &mut self.phase else { return };
+        let has_changed = match (&mut running.notice, until) {
+            (Some(phase), Some(until)) if phase.ends_round() => phase.join(kind, until, leavers),
+            // The checkpoint of the phase is the one that was requested.
+            (Some(phase), None) if phase.ends_round() => false,
+            (notice, until) => {
+                self.notices += 1;
+                let mut phase = NoticePhase::new(now, self.notices, kind, until, text);
+                if kind >= NoticeKind::Leave {
+                    phase.leavers = leavers;
+                }
+                *notice = Some(phase);
+                true
+            }
+        };
+        if !has_changed {
+            return;
+        }
+        let Some(phase) = &running.notice else { return };
+        let notice = phase.notice(now);
+        let kind = EventKind::NoticeGiven {
+            notice: notice.number,
+            about: notice.kind,
+            hosts: notice.hosts,
+            source: notice.text,
+            left_ms: notice.left.map(millis),
+        };
+        info!(number = notice.number, about = notice.kind.name(), "notice given");
+        let event = self.event(None, None, kind);
+        self.set_notice_event(event);
+        self.send_guidance_to_all(now);
+    }
+
+    /// Ends the phase. `step` is what all ranks have saved.
+    fn end_phase(&mut self, now: Instant, step: Option<u64>, is_withdrawn: bool) {
+        let Phase::Running(running) = &mut self.phase else { return };
+        let Some(phase) = running.notice.take() else { return };
+        let missing = missing_ranks(&running.group, &phase);
+        let round = running.group.round;
+        info!(%round, number = phase.number, ?step, missing, "the phase of a notice is over");
+        let kind = EventKind::NoticeOver {
+            notice: phase.number,
+            step,
+            missing: if step.is_some() { String::new() } else { missing },
+            after_ms: millis(now.saturating_duration_since(phase.since)),
+            is_withdrawn,
+        };
+        self.record_end_of_notice(kind);
+        if is_withdrawn {
+            return self.send_guidance_to_all(now);
+        }
+        self.record_saving(now);
+        if step.is_some() {
+            self.job_state.training.saved_step = step;
+            self.job_state.training.complete_step = step;
+        }
+        match phase.kind {
+            NoticeKind::Save => {}
+            NoticeKind::Members => {
+                if let Some(shared) = self.settings.shared {
+                    self.spacing.note(now, shared.timeouts.join_settle);
+                }
+                let waiting = u32::try_from(self.roster.ready().len()).unwrap_or(u32::MAX);
+                self.restart(now, RestartReason::NodesWaiting { waiting }, None, None);
+                self.remember();
+            }
+            NoticeKind::Leave => {
+                let reason = RestartReason::Notice { kind: phase.kind, hosts: phase.hosts() };
+                self.restart(now, reason, None, None);
+                self.remember();
+            }
+            NoticeKind::End => self.close_as_saved(),
+        }
+    }
+
+    /// Closes the job if a node has received a notice that it ends, and no round runs. Returns true if it did.
+    pub(super) fn close_if_ending(&mut self) -> bool {
+        let is_ending = self.roster.is_job_ending();
+        if is_ending {
+            self.close_as_saved();
+        }
+        is_ending
+    }
+
+    fn close_as_saved(&mut self) {
+        let result = match self.job_state.training.complete_step {
+            Some(step) => JobResult::Saved { step },
+            None => JobResult::AllLeft,
+        };
+        self.close(result, Failures::default());
+    }
+
+    /// Returns true while a phase may end the round.
+    pub(super) fn is_saving(&self) -> bool {
+        let Phase::Running(running) = &self.phase else { return false };
+        running.notice.as_ref().is_some_and(NoticePhase::ends_round)
+    }
+
+    /// Returns the time at which the phase ends, or a request is passed on.
+    pub(super) fn notice_deadline(&self, running: &Running) -> Option<Instant> {
+        let until = running.notice.as_ref().and_then(|phase| phase.until);
+        [until, self.request_due_at()].into_iter().flatten().min()
+    }
+
+    fn request_due_at(&self) -> Option<Instant> {
+        let last = self.last_request.map_or(self.clock, |last| after(last, SAVE_SPACING));
+        (self.is_save_due && matches!(self.phase, Phase::Running(_))).then_some(last)
+    }
+
+    fn send_guidance_to_all(&mut self, now: Instant) {
+        let Phase::Running(running) = &self.phase else { return };
+        let members: Vec<NodeId> = running.group.members().map(|(id, _)| id.clone()).collect();
+        for id in members {
+            self.send_guidance(now, &id);
+        }
+    }
+
+    /// Sends a member the newest notice of the round, if there was one.
+    pub(super) fn send_guidance(&mut self, now: Instant, id: &NodeId) {
+        let Phase::Running(running) = &self.phase else { return };
+        if self.notices == 0 || running.group.held(id).is_none() {
+            return;
+        }
+        let notice = running.notice.as_ref().map(|phase| phase.notice(now));
+        let guidance = Guidance { round: running.group.round, notice };
+        if let Some(peer) = self.roster.get(id).filter(|node| node.attached).map(|node| node.peer())
+        {
+            self.send(peer, ToNode::Guidance(guidance));
+        }
+    }
+
+    /// Records the newest checkpoint of a member.
+    pub(super) fn record_checkpoint(&mut self, now: Instant, id: &NodeId, checkpoint: &Checkpoint) {
+        let Phase::Running(running) = &mut self.phase else { return };
+        let round = running.group.round;
+        let runs_it = self.roster.get(id).is_some_and(|node| node.report.round == round);
+        if !runs_it || running.group.held(id).is_none() {
+            return;
+        }
+        let Checkpoint { step, is_whole, cost } = *checkpoint;
+        running.saved.record(id.clone(), step, is_whole);
+        let by_all = running.saved.newest(running.group.size as usize);
+        self.job_state.training.reach(step);
+        if let Some(step) = by_all.filter(|_| by_all != self.job_state.training.saved_step) {
+            self.job_state.training.saved_step = Some(step);
+            self.checkpoints.handle_saved(now, round, step, cost);
+        }
+        // A checkpoint of the phase itself takes nothing away from it.
+        let is_newer = self.job_state.training.complete_step.is_some_and(|saved| saved < step);
+        if is_newer {
+            self.forget_complete_step();
+        }
+    }
+
+    /// Notes that the job has done work since the last complete phase.
+    pub(super) fn forget_complete_step(&mut self) {
+        if self.job_state.training.complete_step.take().is_some() {
+            self.remember();
+        }
+    }
+
+    /// Applies the end of a round to what is known about the training.
+    pub(super) fn end_training_round(&mut self, round: RoundId) {
+        let step = self.reached_step(round);
+        self.job_state.training.end_round(step);
+    }
+
+    /// Returns the highest step that was reported or saved in a round.
+    pub(super) fn reached_step(&self, round: RoundId) -> Option<u64> {
+        self.steps.of_round(round)?.highest_reported()
+    }
+
+    /// Applies a step of the job to what is known about its training.
+    pub(super) fn note_step(&mut self, source: StepSource, highest: u64) {
+        match source {
+            StepSource::Reported => {
+                self.job_state.training.has_steps = true;
+                self.job_state.training.reach(highest);
+            }
+            StepSource::Read => self.job_state.training.has_steps = true,
+            StepSource::Saved => return,
+        }
+        self.forget_complete_step();
+    }
+
+    /// Returns the state of the phase for people; `None` if there is none.
+    pub(super) fn saving(&self, now: Instant) -> Option<Saving> {
+        let Phase::Running(running) = &self.phase else { return None };
+        let phase = running.notice.as_ref().filter(|phase| phase.ends_round())?;
+        let table = running.group.table.as_ref()?;
+        let saved =
+            table.member_ranks().iter().filter(|ranks| phase.has_answer_of(&ranks.node.node_id));
+        Some(Saving {
+            notice: phase.number,
+            kind: phase.kind,
+            hosts: phase.hosts(),
+            source: phase.text.clone(),
+            saved_ranks: saved.map(|ranks| ranks.node.local_world_size.get()).sum(),
+            ranks: table.world_size(),
+            missing: missing_ranks(&running.group, phase),
+            left_ms: phase.until.map_or(0, |until| millis(until.saturating_duration_since(now))),
+        })
+    }
+}
+
+/// Returns the ranks that have saved nothing for the notice, such as `0, 12-31`.
+fn missing_ranks(group: &Group, phase: &NoticePhase) -> String {
+    let ranks = group.table.iter().flat_map(|table| table.member_ranks());
+    let missing = ranks.filter(|ranks| !phase.has_answer_of(&ranks.node.node_id));
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for ranks in missing {
+        let first = ranks.first_global_rank.0;
+        let last = first + ranks.node.local_world_size.get() - 1;
+        match ranges.last_mut() {
+            Some((_, end)) if *end + 1 == first => *end = last,
+            Some(_) | None => ranges.push((first, last)),
+        }
+    }
+    let more = ranges.len().saturating_sub(RANGES_SHOWN);
+    let text = |(first, last): &(u32, u32)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    let mut text = ranges.iter().take(RANGES_SHOWN).map(text).collect::<Vec<_>>().join(", ");
+    if more > 0 {
+        text.push_str(&format!(" and {more} more ranges"));
+    }
+    text
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
