@@ -15,6 +15,7 @@ mod find_coordinator;
 mod follow;
 pub mod install_torchrun;
 pub mod manifest;
+pub mod notice;
 pub mod page;
 pub mod parent;
 pub mod rank;

@@ -9,7 +9,7 @@ use std::{
 use ragent::commands::top;
 use ragent::commands::{
     completion, coordinator, doctor, error::LaunchError, events, explain, install_torchrun,
-    manifest, page, parent, rank, run, secret, ssh, status, store,
+    manifest, notice, page, parent, rank, run, secret, ssh, status, store,
 };
 use ragent_base::{
     cli::{Cli, Command, LaunchArgs, LaunchOverSshArgs, ProgramName},
@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         Some(Command::Explain(args)) => explain::print(&args),
         Some(Command::InstallTorchrun(args)) => install_torchrun::run(&args),
         Some(Command::Manifest(args)) => manifest::print(args, &ThisHost),
+        Some(Command::Notice(args)) => notice::give(&args),
         Some(Command::Page(args)) => page::serve(&args),
         Some(Command::Secret(args)) => secret::make(&args),
         Some(Command::Status(args)) => status::print(&args),

@@ -11,6 +11,7 @@ mod install_torchrun;
 mod job;
 mod launch;
 mod manifest;
+mod notice;
 mod page;
 mod program_name;
 mod rank;
@@ -41,6 +42,7 @@ pub use self::{
     job::JobArgs,
     launch::LaunchOverSshArgs,
     manifest::{K8sArgs, ManifestArgs, ManifestTarget},
+    notice::{AskedKind, NoticeArgs},
     page::PageArgs,
     program_name::ProgramName,
     rank::RankArgs,
@@ -169,6 +171,7 @@ impl Cli {
                 | Command::Explain(_)
                 | Command::InstallTorchrun(_)
                 | Command::Keeper
+                | Command::Notice(_)
                 | Command::Page(_)
                 | Command::Rank(_)
                 | Command::Relay
@@ -260,6 +263,8 @@ pub enum Command {
     Launch(Box<LaunchOverSshArgs>),
     /// Print a manifest that runs a job on another system
     Manifest(ManifestArgs),
+    /// Give the agents on this machine a notice, so that all ranks save before the node leaves or the job ends
+    Notice(NoticeArgs),
     /// Serve the page of a job to a browser on this machine, and print its address
     Page(PageArgs),
     /// Run a program as one rank under mpirun or srun, with PyTorch's variables set from those of the launcher

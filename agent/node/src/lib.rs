@@ -11,4 +11,5 @@
 pub mod endpoint;
 pub mod keeper;
 pub mod node;
+pub mod notices;
 pub mod workers;

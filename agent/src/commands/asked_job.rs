@@ -105,7 +105,8 @@ mod tests {
 
     fn agent(run_id: &str, endpoint: &str, stage: Stage) -> RunningAgent {
         let (run_id, endpoint) = (run_id.to_owned(), endpoint.to_owned());
-        RunningAgent { run_id, endpoint, pid: 0, began: 0, stage, credentials: Default::default() }
+        let (credentials, notices) = Default::default();
+        RunningAgent { run_id, endpoint, pid: 0, began: 0, stage, credentials, notices }
     }
 
     fn waiting() -> Stage {

@@ -16,8 +16,8 @@ use ragent_base::{
         telemetry::{self, Log},
     },
     spec::{
-        self, Argument, JobFiles, JobSpec, LaunchMethod, RendezvousMethod, TimerFile, UsageError,
-        majority_warning,
+        self, Argument, JobFiles, JobSpec, LaunchMethod, NoticeSignal, RendezvousMethod, TimerFile,
+        UsageError, majority_warning,
     },
     sys::{
         clock, files,
@@ -36,6 +36,7 @@ use ragent_node::{
         driver::{self as agent_driver, DependsOn, DriveError, StartScreen},
         worker_stores::WorkerStores,
     },
+    notices::{self, NoticeRequest, NoticeSocket},
     workers::{
         driver::{self as supervisor_driver, SupervisorCommand, SupervisorHandle},
         health::timers::TimerPipe,
@@ -50,7 +51,10 @@ use ragent_rendezvous::{
     message::{JobResult, Outcome, RefuseReason},
 };
 use ragent_store::StoreThread;
-use tokio::sync::{mpsc, watch};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+};
 use tracing::{debug, info, warn};
 
 use super::{
@@ -283,7 +287,12 @@ async fn launch_on_runtime(
     let mut supervisor =
         supervisor_driver::start(supervisor_spec).map_err(system("start the keeper process"))?;
     let forwarding = tokio::spawn(forward(forwarded, supervisor.commands.clone()));
-    let outcome = take_part(spec, &mut supervisor, &mut signals, log, (metrics, measures)).await;
+    let mut notices = NoticeSources::open(spec)?;
+    let outcome =
+        take_part(spec, &mut supervisor, &mut signals, &mut notices, log, (metrics, measures))
+            .await;
+    // Ends the program of `--notice-command`.
+    drop(notices);
     keep_log(spec, log, &outcome).await;
     // It would keep the supervisor running.
     forwarding.abort();
@@ -335,6 +344,50 @@ async fn keep_log(spec: &JobSpec, log: &Log, outcome: &Result<agent_driver::Node
     let _ = tokio::task::spawn_blocking(move || log.settle(limits::FLUSH_TIMEOUT)).await;
 }
 
+/// All sources of notices, and the queue of what they say.
+struct NoticeSources {
+    queue: mpsc::Receiver<NoticeRequest>,
+    /// `None` if it cannot be opened.
+    socket: Option<NoticeSocket>,
+    tasks: JoinSet<()>,
+}
+
+impl NoticeSources {
+    fn open(spec: &JobSpec) -> Result<Self, LaunchError> {
+        let (sender, queue) = mpsc::channel(notices::QUEUE);
+        let mut tasks = JoinSet::new();
+        for NoticeSignal { signal, kind } in spec.notice_on.iter().copied() {
+            let mut signals = watch_signals(&[signal])?;
+            let sender = sender.clone();
+            tasks.spawn(async move {
+                while let Some(signal) = signals.recv().await {
+                    let text = signal.as_str().to_owned();
+                    let request = NoticeRequest { kind, within: None, text, asker: None };
+                    if sender.send(request).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        if !spec.notice_command.is_empty() {
+            tasks.spawn(notices::run_command(spec.notice_command.clone(), sender.clone()));
+        }
+        let name = format!("agent-{}-{}.sock", std::process::id(), random_id());
+        let socket = NoticeSocket::open(ThisHost.socket_dir().join(name), sender)
+            .inspect_err(|error| {
+                warn!(%error, "failed to open the socket for `ragent notice`, which does not reach this agent");
+            })
+            .ok();
+        Ok(Self { queue, socket, tasks })
+    }
+}
+
+impl Drop for NoticeSources {
+    fn drop(&mut self) {
+        self.tasks.abort_all();
+    }
+}
+
 /// Passes signals on to the workers.
 async fn forward(mut signals: mpsc::Receiver<Signal>, commands: mpsc::Sender<SupervisorCommand>) {
     while let Some(signal) = signals.recv().await {
@@ -350,6 +403,7 @@ async fn take_part(
     spec: &JobSpec,
     supervisor: &mut SupervisorHandle,
     signals: &mut mpsc::Receiver<Signal>,
+    notices: &mut NoticeSources,
     log: &Log,
     (metrics, measures): (Option<&MetricsPort>, Arc<NodeMeasures>),
 ) -> Result<agent_driver::NodeEnd, LaunchError> {
@@ -362,7 +416,8 @@ async fn take_part(
     }
     let mut service_manager = ServiceManager::of_this_process(clock::now());
     service_manager.report_looking(&spec.rendezvous.endpoint_text());
-    let registration = AgentFile::new(&looking(spec, None))
+    let socket = notices.socket.as_ref().map(|socket| socket.path().to_owned());
+    let registration = AgentFile::new(&looking(spec, socket.as_deref(), None))
         .inspect_err(|error| {
             warn!(
                 %error,
@@ -377,7 +432,7 @@ async fn take_part(
     }
     let waits = |cause: &str| {
         start_screen.handle_cause(cause);
-        renew(registration.as_ref(), &looking(spec, Some(cause)));
+        renew(registration.as_ref(), &looking(spec, socket.as_deref(), Some(cause)));
     };
     let mut services = tokio::select! {
         services = host_or_join(spec, &stores, waits) => services?,
@@ -398,15 +453,15 @@ async fn take_part(
     if let Some(metrics) = metrics {
         metrics.handle_found(services.metrics());
     }
-    let registrations = registered(spec, &services.name);
+    let registrations = registered(spec, socket.as_deref(), &services.name);
     renew(registration.as_ref(), &registrations);
     let stores = WorkerStores::new(stores, services.store_port_mode(spec));
     let since = (!spec.is_first_start()).then_some(began);
     let agent = services.agent_spec(spec, log, measures, start_screen, since);
     let mut coordinator = services.coordinator();
     let ending = tokio::select! {
-        ending = agent_driver::drive(agent, stores, supervisor, signals, &mut service_manager) => ending,
-        never = keep_registered(registration.as_ref(), spec, &mut coordinator) => match never {},
+        ending = agent_driver::drive(agent, stores, supervisor, signals, &mut notices.queue, &mut service_manager) => ending,
+        never = keep_registered(registration.as_ref(), spec, socket.as_deref(), &mut coordinator) => match never {},
     };
     service_manager.report_stopping();
     if let Some(hosted) = services.hosted() {
@@ -435,17 +490,18 @@ async fn take_part(
 async fn keep_registered(
     registration: Option<&AgentFile>,
     spec: &JobSpec,
+    socket: Option<&Path>,
     coordinator: &mut watch::Receiver<NotHere>,
 ) -> Infallible {
     while coordinator.changed().await.is_ok() {
         let endpoint = coordinator.borrow_and_update().endpoint.clone();
-        renew(registration, &registered(spec, &endpoint));
+        renew(registration, &registered(spec, socket, &endpoint));
     }
     std::future::pending().await
 }
 
 /// Returns the registration of this agent before it has found its coordinator, with the reason.
-fn looking(spec: &JobSpec, cause: Option<&str>) -> RunningAgent {
+fn looking(spec: &JobSpec, socket: Option<&Path>, cause: Option<&str>) -> RunningAgent {
     let stage = match spec.rendezvous {
         RendezvousMethod::Search(_) => Stage::Searching,
         RendezvousMethod::Standalone
@@ -455,12 +511,13 @@ fn looking(spec: &JobSpec, cause: Option<&str>) -> RunningAgent {
         | RendezvousMethod::Static { .. } => Stage::Waiting { cause: cause.map(str::to_owned) },
     };
     let endpoint = spec.rendezvous.endpoint_text();
-    RunningAgent::this(&spec.run_id, endpoint, stage, &spec.credentials)
+    let agent = RunningAgent::this(&spec.run_id, endpoint, stage, &spec.credentials);
+    RunningAgent { notices: socket.map(Path::to_owned), ..agent }
 }
 
 /// Returns the registration of this agent. `endpoint` is the coordinator's, and the registration lists all voters, since any of them can
 /// answer and another one may coordinate the job later.
-fn registered(spec: &JobSpec, endpoint: &str) -> RunningAgent {
+fn registered(spec: &JobSpec, socket: Option<&Path>, endpoint: &str) -> RunningAgent {
     let text = match &spec.rendezvous {
         RendezvousMethod::Voters(voters) => voters.to_string(),
         RendezvousMethod::Standalone
@@ -469,7 +526,8 @@ fn registered(spec: &JobSpec, endpoint: &str) -> RunningAgent {
         | RendezvousMethod::Search(_)
         | RendezvousMethod::Static { .. } => endpoint.to_owned(),
     };
-    RunningAgent::this(&spec.run_id, text, Stage::Registered, &spec.credentials)
+    let agent = RunningAgent::this(&spec.run_id, text, Stage::Registered, &spec.credentials);
+    RunningAgent { notices: socket.map(Path::to_owned), ..agent }
 }
 
 fn renew(registration: Option<&AgentFile>, agent: &RunningAgent) {
@@ -565,6 +623,7 @@ fn supervisor_spec(
         cpus_by_rank: spec.cpus_by_rank.clone(),
         logs: Arc::new(logs),
         signaled: spec.signaled,
+        ignored: spec.notice_on.iter().map(|notice| notice.signal as i32).collect(),
         stop_grace: spec.shared.timeouts.stop_grace,
         held_gpu_timeout: spec.held_gpu_timeout,
         final_codes: spec.final_codes.clone(),

@@ -367,7 +367,9 @@ async fn run_agent(
     let task = tokio::spawn(supervise(orders, failures, reports, crowd));
     let mut supervisor = SupervisorHandle { commands, events, task };
     let mut nobody = ServiceManager::default();
-    let mut agent = pin!(driver::drive(spec, stores, &mut supervisor, &mut signals, &mut nobody));
+    let (_notices, mut notices) = mpsc::channel(1);
+    let mut agent =
+        pin!(driver::drive(spec, stores, &mut supervisor, &mut signals, &mut notices, &mut nobody));
     loop {
         tokio::select! {
             ending = &mut agent => anyhow::bail!("an agent has ended: {:?}", ending?),

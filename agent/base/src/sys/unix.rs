@@ -210,6 +210,8 @@ pub struct WorkerLimits {
     pub core_dump: u64,
     /// The nice value.
     pub nice: i32,
+    /// The signals that it ignores from its start on. It may handle them later.
+    pub ignored: Vec<i32>,
 }
 
 /// Returns true if the user namespace of this process owns its network: only users that the namespace maps reach it.
@@ -256,6 +258,7 @@ pub fn spawn_worker(
 ) -> io::Result<Child> {
     let parent = unistd::getpid();
     let (open_files, core_dump, worker_nice) = (limits.open_files, limits.core_dump, limits.nice);
+    let ignored = limits.ignored;
     let mut cpus = (!limits.cpus.is_empty()).then(CpuSet::new);
     for cpu in limits.cpus {
         if let Some(cpus) = &mut cpus {
@@ -276,6 +279,10 @@ pub fn spawn_worker(
         }
         set_all_dispositions(Disposition::Default);
         reset_reserved_signals();
+        for signal in &ignored {
+            // SAFETY: no handler runs at all.
+            unsafe { libc::signal(*signal, libc::SIG_IGN) };
+        }
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
         setrlimit(Resource::RLIMIT_NOFILE, open_files.min(hard), hard)?;

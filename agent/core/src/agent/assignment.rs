@@ -30,7 +30,10 @@ impl Agent {
                     self.finish(Ending::Left(signal));
                 }
             }
-            Assignment::Close(outcome) => self.close(outcome),
+            Assignment::Close(outcome) => {
+                self.end_notice(now, outcome.complete_step);
+                self.close(outcome);
+            }
         }
     }
 

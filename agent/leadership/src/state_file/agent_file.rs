@@ -4,7 +4,7 @@
 
 use std::{
     ffi::OsString,
-    fs::File,
+    fs::{self, File},
     io,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
@@ -37,6 +37,9 @@ pub struct RunningAgent {
     /// The credentials with which `ragent status` asks for the job. Missing in files of older builds.
     #[serde(default)]
     pub credentials: RegisteredCredentials,
+    /// The socket of the agent for `ragent notice`. Missing in files of older builds.
+    #[serde(default)]
+    pub notices: Option<PathBuf>,
 }
 
 /// The credentials of a running agent.
@@ -91,7 +94,8 @@ impl RunningAgent {
         let pid = std::process::id();
         let began = proc::start_time(pid).unwrap_or(0);
         let credentials = RegisteredCredentials::of(credentials);
-        Self { run_id: run_id.to_string(), endpoint, pid, began, stage, credentials }
+        let (run_id, notices) = (run_id.to_string(), None);
+        Self { run_id, endpoint, pid, began, stage, credentials, notices }
     }
 
     fn is_alive(&self) -> bool {
@@ -168,7 +172,15 @@ pub fn running_agents_in(folder: &Path) -> Vec<RunningAgent> {
         match text.and_then(|text| serde_json::from_str::<RunningAgent>(&text).ok()) {
             Some(agent) if agent.is_alive() => agents.push(agent),
             // The agent was killed, or it runs in another container and holds a lock.
-            Some(_) => folder.remove_unlocked(&name),
+            Some(agent) => {
+                folder.remove_unlocked(&name);
+                if !folder.has(&name)
+                    && let Some(socket) = agent.notices
+                {
+                    // A socket that stays does no harm.
+                    let _ = fs::remove_file(socket);
+                }
+            }
             None => {}
         }
     }
@@ -178,8 +190,6 @@ pub fn running_agents_in(folder: &Path) -> Vec<RunningAgent> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use ragent_base::secret::{Origin, Secret};
 
     use super::*;

@@ -87,6 +87,9 @@ pub struct Program {
     pub core_dump: u64,
     /// The nice value, as the agent has inherited it.
     pub nice: i32,
+    /// The signals that the worker ignores from its start on.
+    #[serde(default)]
+    pub ignored: Vec<i32>,
     /// The processes that get its signals.
     pub signaled: Signaled,
     /// The worker's streams that the agent copies.

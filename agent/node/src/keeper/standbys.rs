@@ -355,6 +355,7 @@ pub(super) fn limits_of(program: &Program) -> WorkerLimits {
         open_files: program.open_files,
         core_dump: program.core_dump,
         nice: program.nice,
+        ignored: program.ignored.clone(),
     }
 }
 

@@ -23,16 +23,18 @@ use nix::{
     unistd::Pid,
 };
 use ragent_core::{
-    agent::{Action, AgentSettings, Ending, News},
+    agent::{Action, AgentSettings, Ending, News, Received},
     node::{Effect, Node},
     outage::Outage,
+    saves::NodeSaves,
     signal,
 };
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{JobUid, Round, RunId, StreamNumber},
     message::{
-        Admission, CheckedOwners, FromNode, NodeDescription, StoreConnection, StoreUnreached,
+        Admission, CheckedOwners, FromNode, NodeDescription, NoticeKind, StoreConnection,
+        StoreUnreached,
     },
     settings::SharedSettings,
 };
@@ -68,6 +70,7 @@ use super::{
     store_path::StorePath,
     worker_stores::{StoreEvent, WorkerStores, admission_of},
 };
+use crate::notices::{NoticeAnswer, NoticeRequest};
 use crate::workers::driver::{SupervisorCommand, SupervisorEvent, SupervisorHandle};
 
 /// The driver's configuration: the job and the node.
@@ -163,6 +166,7 @@ pub async fn drive(
     stores: WorkerStores,
     supervisor: &mut SupervisorHandle,
     signals: &mut mpsc::Receiver<Signal>,
+    notices: &mut mpsc::Receiver<NoticeRequest>,
     service_manager: &mut ServiceManager,
 ) -> Result<NodeEnd, DriveError> {
     let (sender, mut events) = mpsc::channel(limits::TASK_QUEUE);
@@ -188,6 +192,8 @@ pub async fn drive(
         has_run: false,
         stopping,
         signals: RepeatedSignals::default(),
+        noticed: None,
+        askers: Vec::new(),
         workers_succeeded: false,
         addresses: Vec::new(),
         owner_lookup: OwnerLookup::default(),
@@ -199,6 +205,7 @@ pub async fn drive(
     let mut alarm = Alarm::new();
     loop {
         if let Some(ending) = driver.carry_out_all().await? {
+            driver.answer_askers(saved_step(&ending));
             let (workers_succeeded, has_run) = (driver.workers_succeeded, driver.has_run);
             let endpoint = driver.spec.destination.to_string();
             let depends_on = driver.depends_on();
@@ -215,6 +222,7 @@ pub async fn drive(
             // Events come before deadlines. Otherwise a pause of this agent would look like silence of the coordinator.
             biased;
             Some(signal) = signals.recv() => driver.handle_signal(signal),
+            Some(request) = notices.recv() => driver.handle_notice(request),
             event = supervisor.events.recv() => {
                 driver.handle_supervisor_event(event.ok_or(DriveError::Supervisor)?);
             }
@@ -256,6 +264,18 @@ async fn news_of(leadership: &mut Option<Leadership>) -> Option<Superseded> {
     }
 }
 
+/// A second SIGTERM within this time is the first one again.
+const SAME_SIGNAL: Duration = Duration::from_secs(1);
+
+/// Returns the step that all ranks had saved at the end of the job.
+fn saved_step(ending: &Ending) -> Option<u64> {
+    match ending {
+        Ending::Closed(outcome) => outcome.complete_step,
+        Ending::Unreachable { complete_step, .. } => *complete_step,
+        Ending::Left(_) | Ending::Refused(_) | Ending::Outlived => None,
+    }
+}
+
 struct NodeDriver<'a> {
     node: Node,
     spec: AgentSpec,
@@ -281,6 +301,10 @@ struct NodeDriver<'a> {
     has_run: bool,
     stopping: StoppingLine,
     signals: RepeatedSignals,
+    /// The time of the last SIGTERM that was a notice.
+    noticed: Option<Instant>,
+    /// The askers that wait until all ranks have saved, with the kind of their notice.
+    askers: Vec<(NoticeKind, mpsc::Sender<NoticeAnswer>)>,
     /// True if the workers of the last round on this node have succeeded.
     workers_succeeded: bool,
     /// This machine's addresses at the last registration.
@@ -324,6 +348,9 @@ impl NodeDriver<'_> {
         if !self.signals.handle_received(now, signal) {
             return debug!(%signal, "the signal of a worker has reached this process as well");
         }
+        if self.is_notice(now, signal) {
+            return;
+        }
         info!(%signal, "signal received; leaving the job");
         let signal = signal::Signal(signal as i32);
         let was_leaving = self.node.agent().is_leaving();
@@ -332,6 +359,67 @@ impl NodeDriver<'_> {
         if was_leaving || self.node.agent().is_leaving() {
             self.stopping.handle_signal(now, signal);
         }
+    }
+
+    /// Takes SIGTERM as a notice that this node leaves, if ranks may save. Returns false if the node leaves at
+    /// once, as it does for a second SIGTERM.
+    fn is_notice(&mut self, now: Instant, signal: Signal) -> bool {
+        let agent = self.node.agent();
+        let is_first = !agent.has_notice() && !agent.is_leaving();
+        if signal != Signal::SIGTERM || self.spec.settings.notice.is_zero() {
+            return false;
+        }
+        if !is_first {
+            // Process managers and launchers may both signal a process.
+            let is_same = |at: Instant| now.saturating_duration_since(at) < SAME_SIGNAL;
+            return self.noticed.is_some_and(is_same);
+        }
+        self.noticed = Some(now);
+        let (kind, text) = (NoticeKind::Leave, signal.as_str().to_owned());
+        self.handle_notice(NoticeRequest { kind, within: None, text, asker: None });
+        true
+    }
+
+    /// Handles a notice, whatever its source is.
+    fn handle_notice(&mut self, request: NoticeRequest) {
+        let NoticeRequest { kind, within, text, asker } = request;
+        let (now, was_leaving) = (clock::now(), self.node.agent().is_leaving());
+        info!(kind = kind.name(), text, "notice received");
+        let taken = match kind {
+            NoticeKind::Save => self.node.handle_save_request(now),
+            NoticeKind::Members | NoticeKind::Leave | NoticeKind::End => {
+                let ends_job = kind == NoticeKind::End;
+                self.node.handle_notice(now, Received { ends_job, within, text })
+            }
+        };
+        if !was_leaving && self.node.agent().is_leaving() {
+            self.stopping.handle_signal(now, signal::Signal::TERM);
+        }
+        let Some(asker) = asker else { return };
+        let answer = taken.map_or_else(NoticeAnswer::NotTaken, |()| NoticeAnswer::Taken);
+        // An asker that is gone needs no answer.
+        if asker.try_send(answer).is_ok() && taken.is_ok() {
+            self.askers.retain(|(_, asker)| !asker.is_closed());
+            self.askers.push((kind, asker));
+        }
+    }
+
+    /// Tells all askers that the round of their notice is over.
+    fn answer_askers(&mut self, step: Option<u64>) {
+        let answer = step.map_or(NoticeAnswer::Over, NoticeAnswer::Saved);
+        for (_, asker) in self.askers.drain(..) {
+            let _ = asker.try_send(answer);
+        }
+    }
+
+    /// Tells those who have asked for a checkpoint that the workers of this node have saved one.
+    fn handle_saves(&mut self, now: Instant, saves: NodeSaves) {
+        self.node.handle_saves(now, saves);
+        let Some(saved) = saves.answer else { return };
+        let is_answered = |(kind, asker): &(NoticeKind, mpsc::Sender<NoticeAnswer>)| {
+            *kind == NoticeKind::Save && asker.try_send(NoticeAnswer::Saved(saved.step)).is_ok()
+        };
+        self.askers.retain(|asker| !is_answered(asker));
     }
 
     /// Sends this process the signal that a worker has sent to its parent.
@@ -387,7 +475,7 @@ impl NodeDriver<'_> {
             SupervisorEvent::SignalOfWorker(signal) => self.handle_signal_of_worker(signal),
             SupervisorEvent::Progress(text) => self.node.handle_progress(now, text),
             SupervisorEvent::Steps(steps) => self.node.handle_steps(steps),
-            SupervisorEvent::Saves(saves) => self.node.handle_saves(now, saves),
+            SupervisorEvent::Saves(saves) => self.handle_saves(now, saves),
             SupervisorEvent::Standbys(counts) => {
                 self.spec.start_screen.handle_standbys(&counts);
                 self.node.handle_standbys(now, counts);
@@ -474,6 +562,9 @@ impl NodeDriver<'_> {
             }
             Action::Announce(news) => {
                 self.workers_succeeded |= matches!(news, News::Succeeded(_));
+                if let News::NoticeOver(end) = &news {
+                    self.answer_askers(end.step);
+                }
                 if news == News::HostLeaving {
                     self.outage.handle_host_leaving();
                 }

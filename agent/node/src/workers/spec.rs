@@ -38,6 +38,9 @@ pub struct SupervisorSpec {
     pub logs: Arc<LogFolder>,
     /// The processes of a worker that receive its signals.
     pub signaled: Signaled,
+    /// The signals that workers ignore from their start on: those that are notices to the agent. A scheduler may send them to all
+    /// processes of a job.
+    pub ignored: Vec<i32>,
     /// The time that they have to end after one of them has failed.
     pub stop_grace: Duration,
     /// The time to wait for GPUs that processes of an earlier round still hold.

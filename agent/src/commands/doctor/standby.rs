@@ -106,6 +106,7 @@ fn program(command: &WorkerCommand) -> Program {
         env: vec![("LOCAL_RANK".to_owned(), "0".into())],
         unset: Vec::new(),
         open_files: u64::MAX,
+        ignored: Vec::new(),
         core_dump: 0,
         nice: 0,
         signaled: Signaled::Group,

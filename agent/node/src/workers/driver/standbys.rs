@@ -238,6 +238,7 @@ impl WorkersDriver {
             open_files: self.spec.open_files,
             core_dump: self.spec.core_dump,
             nice: self.spec.nice,
+            ignored: self.spec.ignored.clone(),
             signaled: match self.spec.signaled {
                 Signaled::Auto if self.spec.command.interpreter().is_none() => Signaled::Group,
                 signaled => signaled,

@@ -1,0 +1,42 @@
+//! Defines the flags of `ragent notice`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+/// Flags of `ragent notice`.
+#[derive(Args, Clone, Debug)]
+pub struct NoticeArgs {
+    /// What is about to happen
+    #[arg(value_name = "KIND")]
+    pub kind: AskedKind,
+    /// Seconds until then [default: as long as `--notice` allows]
+    #[arg(long = "in", value_name = "SECONDS", allow_negative_numbers = true)]
+    pub within: Option<String>,
+    /// Wait until all ranks have saved, and exit with 1 if they have not
+    #[arg(long)]
+    pub wait: bool,
+    /// Job that is meant [default: all of your jobs with an agent on this machine]
+    #[arg(long, alias = "rdzv_id", value_name = "ID")]
+    pub rdzv_id: Option<String>,
+    /// User whose agents are meant; for root [default: you]
+    #[arg(long, value_name = "NAME", conflicts_with = "runtime_dir")]
+    pub user: Option<String>,
+    /// Folder in which the agents are registered, if it is not the usual one of their user; for root
+    #[arg(long, alias = "runtime_dir", value_name = "DIR")]
+    pub runtime_dir: Option<PathBuf>,
+    /// Text for people, such as the reason
+    #[arg(value_name = "TEXT")]
+    pub text: Vec<String>,
+}
+
+/// What is about to happen.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub enum AskedKind {
+    /// This node leaves its job, after a checkpoint
+    Leave,
+    /// The job ends on all nodes, after a checkpoint
+    End,
+    /// A checkpoint is wanted, and the job goes on
+    Save,
+}
