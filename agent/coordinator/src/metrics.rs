@@ -34,7 +34,7 @@ use prometheus_client::{
 use ragent_base::{report::measures::NodeMeasures, sys::proc};
 use ragent_rendezvous::{
     message::StepSource,
-    snapshot::{JobCounts, JobProgress, PhaseName},
+    snapshot::{JobCounts, JobProgress, PhaseName, Snapshot},
 };
 
 use super::{collected::Collected, measures::CoordinatorMeasures, states::States};
@@ -237,6 +237,7 @@ fn add_job(registry: &mut Registry, counts: &JobCounts) {
     let silence = ConstGauge::new(longest_silence.as_secs_f64());
     registry.register_with_unit(name, help, Unit::Seconds, silence);
     add_progress(registry, snapshot.progress.as_ref());
+    add_checkpoints(registry, snapshot);
     time::add_time(registry, snapshot);
 }
 
@@ -258,6 +259,28 @@ fn add_progress(registry: &mut Registry, progress: Option<&JobProgress>) {
         let time = ConstGauge::new(time.as_secs_f64());
         registry.register_with_unit("ragent_step", "Usual time of a step", Unit::Seconds, time);
     }
+}
+
+/// Adds what is known about checkpoints. A metric without a known value is absent.
+fn add_checkpoints(registry: &mut Registry, snapshot: &Snapshot) {
+    let help = "1 while all ranks may save because of a notice, else 0";
+    registry.register("ragent_saving", help, gauge(u8::from(snapshot.saving.is_some())));
+    if let Some(step) = snapshot.saved_step {
+        let help = "Newest step that all ranks have saved";
+        registry.register("ragent_saved_step", help, gauge(step));
+    }
+    let Some(times) = &snapshot.checkpoints else { return };
+    let mut add = |name, help, ms: Option<u64>| {
+        if let Some(ms) = ms {
+            let seconds = ConstGauge::new(ms as f64 / 1000.0);
+            registry.register_with_unit(name, help, Unit::Seconds, seconds);
+        }
+    };
+    add("ragent_checkpoint_interval", "Usual time between checkpoints", Some(times.every_ms));
+    let help = "Usual time for which training stands still for a checkpoint";
+    add("ragent_checkpoint_cost", help, times.cost_ms);
+    let help = "Time between checkpoints that loses the least";
+    add("ragent_checkpoint_best_interval", help, times.best_ms);
 }
 
 fn gauge(value: impl TryInto<i64>) -> ConstGauge {

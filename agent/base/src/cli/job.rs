@@ -92,6 +92,10 @@ pub struct JobArgs {
         help_heading = FAILURES
     )]
     pub max_restarts: Option<String>,
+    /// Seconds for which all ranks may save after a notice, such as SIGTERM to an agent, the same on all nodes. The node leaves after
+    /// that, and nothing is done again. 0: it leaves at once [default: 0]
+    #[arg(long, allow_negative_numbers = true, value_name = "SECONDS", help_heading = FAILURES)]
+    pub notice: Option<String>,
     /// Training script and its arguments. All flags of ragent come before it
     // All words from the script on belong to it. `allow_hyphen_values` is not set, so a mistyped flag before the script is refused and not
     // taken for the script.

@@ -282,10 +282,6 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub no_restart_exit_codes: Option<String>,
-    /// Seconds for which all ranks may save after a notice, such as SIGTERM to an agent, the same on all nodes. The node leaves after
-    /// that, and nothing is done again. 0: it leaves at once [default: 0]
-    #[arg(long, allow_negative_numbers = true, value_name = "SECONDS", help_heading = FAILURES)]
-    pub notice: Option<String>,
     /// Signals to this agent that are notices: SIGUSR1 or SIGUSR1=end if the job ends, SIGUSR1=leave if this node leaves, SIGUSR1=save if
     /// only a checkpoint is wanted [default: none]
     #[arg(

@@ -1,6 +1,7 @@
 //! The state of a job as text.
 
 pub mod progress;
+pub mod saving;
 pub mod table;
 
 use std::{fmt::Write as _, net::IpAddr};
@@ -40,6 +41,14 @@ pub fn text(snapshot: &Snapshot, rows: Rows) -> String {
     );
     if let Some(progress) = &snapshot.progress {
         let _ = writeln!(text, "{}", progress::line(progress));
+    }
+    if let Some(phase) = &snapshot.saving {
+        let _ = writeln!(text, "{}", saving::phase(phase));
+    }
+    if let Some(times) = &snapshot.checkpoints {
+        for line in saving::times(times) {
+            let _ = writeln!(text, "{line}");
+        }
     }
     if let Some(why) = &snapshot.incomplete {
         let _ = writeln!(text, "not complete: {}", why.text);

@@ -25,7 +25,7 @@ const DEFAULT_NO_PROGRESS_LIMIT: u32 = 3;
 
 impl<H: Host> Arguments<'_, H> {
     pub(super) fn notice(&self) -> Result<Duration, UsageError> {
-        let Some(given) = self.argument("notice", &self.args.notice) else {
+        let Some(given) = self.argument("notice", &self.args.job.notice) else {
             return Ok(Duration::ZERO);
         };
         let range = 0.0..=NOTICE_MAX.as_secs_f64();

@@ -202,6 +202,18 @@
       parts.push(`${time(age)} in all`);
     }
     $("progress").textContent = parts.join(" · ");
+    const c = job.checkpoints;
+    const saves = [];
+    if (c) {
+      const cost = c.cost_ms === null ? "" : `, each costs ${time(c.cost_ms)}`;
+      saves.push(`checkpoints every ${number(c.every_steps)} steps (${time(c.every_ms)})${cost}`);
+      if (c.best_ms !== null && c.best_lost !== null) {
+        const percent = (part) => `${(100 * part).toFixed(1)} %`;
+        saves.push(`best every ${time(c.best_ms)}, which loses ${percent(c.best_lost)} of the time, now ${percent(c.lost)}`);
+      }
+    } else if (job.saved_step !== null) saves.push(`step ${number(job.saved_step)} is saved`);
+    $("checkpoints").textContent = saves.join(" · ");
+    $("checkpoints").hidden = saves.length === 0;
   };
 
   const timeBar = () => {
@@ -233,6 +245,12 @@
 
   const problems = () => {
     const list = [];
+    const s = job.saving;
+    if (s) {
+      const goes = s.kind === "end" ? "the job ends" : s.kind === "leave" ? `${s.hosts.join(", ")} leaves` : "nodes join";
+      const missing = s.missing ? `; not yet: ${s.missing}` : "";
+      list.push(`Saving before ${goes} (${s.source}): ${s.saved_ranks} of ${s.ranks} ranks, ${time(s.left_ms)} left${missing}`);
+    }
     if (job.incomplete) list.push(`The next round is not complete: ${job.incomplete.text}`);
     const stalled = order.filter((row) => row[STALLED]);
     if (stalled.length > 0 && job.phase === "running") {

@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 
 use ragent_base::report::{
     event_text,
-    status_text::unreached_text,
+    status_text::{saving, unreached_text},
     time_text::{self, short_time},
 };
 use ragent_rendezvous::{
     event::EventId,
-    snapshot::{JobTime, PhaseName, RestartsByCause, Snapshot, Unreached},
+    snapshot::{CheckpointTimes, JobTime, PhaseName, RestartsByCause, Saving, Snapshot, Unreached},
 };
 use serde::Serialize;
 
@@ -34,6 +34,10 @@ pub(in crate::commands) struct JobExplanation {
     /// The restarts so far, by cause.
     by_cause: Vec<RestartsByCause>,
     time: JobTime,
+    /// The phase of a notice, in which all ranks may save.
+    saving: Option<Saving>,
+    /// How often the job saves, and how often it should.
+    checkpoints: Option<CheckpointTimes>,
     /// The changes that the numbers suggest.
     advice: Vec<Advice>,
 }
@@ -69,6 +73,8 @@ impl JobExplanation {
             restarts: restarts(entries, RESTARTS_MAX),
             by_cause: snapshot.restarts.clone(),
             time: snapshot.time.clone(),
+            saving: snapshot.saving.clone(),
+            checkpoints: snapshot.checkpoints,
             advice: [advice::of(snapshot), advice::of_leases(snapshot, entries)].concat(),
         }
     }
@@ -80,6 +86,9 @@ impl JobExplanation {
         if let Some(waits_for) = &self.waits_for {
             let _ = writeln!(text, "  not complete: {waits_for}");
         }
+        if let Some(phase) = &self.saving {
+            let _ = writeln!(text, "  {}", saving::phase(phase));
+        }
         for unreached in &self.unreached {
             let _ = writeln!(text, "  {}", unreached_text(unreached));
         }
@@ -88,6 +97,11 @@ impl JobExplanation {
         }
         text += &list_of_sums(&self.by_cause);
         let _ = writeln!(text, "Time: {}", time_text::of_account(&self.time));
+        if let Some(times) = &self.checkpoints {
+            for line in saving::times(times) {
+                let _ = writeln!(text, "  {line}");
+            }
+        }
         for advice in &self.advice {
             let _ = writeln!(text, "What would help: {}", advice.text);
         }

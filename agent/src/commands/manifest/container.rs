@@ -73,6 +73,7 @@ pub(super) fn agent_flags(spec: &ManifestSpec) -> Vec<(&'static str, String)> {
         ("rdzv-id", Some(name.clone())),
         ("max-restarts", Some(spec.max_restarts.to_string())),
         ("shutdown-timeout", Some(spec.shutdown_timeout.as_secs().to_string())),
+        ("notice", (!spec.notice.is_zero()).then(|| spec.notice.as_secs().to_string())),
         ("launch-method", method.map(str::to_owned)),
         ("shared-file", shared_file),
         ("deepspeed-config", config),

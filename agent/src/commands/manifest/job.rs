@@ -14,6 +14,8 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
+use ragent_core::agent::{NO_PROGRESS, SAVED};
+
 use super::{ManifestSpec, access, container, metadata, metrics};
 
 /// The time that an agent may need after its own workers and those of the other nodes have stopped: for leases, last messages, and a
@@ -50,13 +52,19 @@ fn count(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
-/// Returns the policy for failed pods. The job fails at once if the agent's command line is wrong (2) or its job is closed (4), because the
-/// next pod would end the same way. A pod that the cluster removes does not count as failed.
+/// Returns the policy for failed pods. The job fails at once if the agent's command line is wrong (2), its job is closed (4) or makes no
+/// progress (6), because the next pod would end the same way. A pod that the cluster removes, or whose agent has saved (5), does not count
+/// as failed.
 fn failure_policy() -> PodFailurePolicy {
     let codes = PodFailurePolicyOnExitCodesRequirement {
         container_name: Some(container::AGENT.to_owned()),
         operator: "In".to_owned(),
-        values: vec![2, 4],
+        values: vec![2, 4, i32::from(NO_PROGRESS)],
+    };
+    let saved = PodFailurePolicyOnExitCodesRequirement {
+        container_name: Some(container::AGENT.to_owned()),
+        operator: "In".to_owned(),
+        values: vec![i32::from(SAVED)],
     };
     let disruption = PodFailurePolicyOnPodConditionsPattern {
         type_: "DisruptionTarget".to_owned(),
@@ -67,6 +75,11 @@ fn failure_policy() -> PodFailurePolicy {
             PodFailurePolicyRule {
                 action: "FailJob".to_owned(),
                 on_exit_codes: Some(codes),
+                ..PodFailurePolicyRule::default()
+            },
+            PodFailurePolicyRule {
+                action: "Ignore".to_owned(),
+                on_exit_codes: Some(saved),
                 ..PodFailurePolicyRule::default()
             },
             PodFailurePolicyRule {
@@ -108,7 +121,7 @@ fn pod(spec: &ManifestSpec) -> PodSpec {
         spec.image_pull_secrets.iter().map(|name| LocalObjectReference { name: name.clone() });
     let secrets: Vec<_> = secrets.collect();
     // A host that leaves waits for its own workers, and then for the workers of the other nodes.
-    let stop_time = spec.shutdown_timeout * 2 + STOP_MARGIN;
+    let stop_time = spec.notice + spec.shutdown_timeout * 2 + STOP_MARGIN;
     let pod = PodSpec {
         containers: vec![container::container(spec)],
         volumes: Some(container::volumes(spec)),

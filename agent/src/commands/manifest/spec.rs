@@ -60,6 +60,8 @@ pub(crate) struct ManifestSpec {
     pub pod_restarts: u32,
     /// The time that workers have to end.
     pub shutdown_timeout: Duration,
+    /// The longest time for a checkpoint after a notice.
+    pub notice: Duration,
     /// The launch method.
     pub method: Method,
     /// `--save-path`, in ragent's form.
@@ -172,6 +174,9 @@ impl ManifestSpec {
                 errors
                     .or_default(number("--shutdown-timeout", &args.job.shutdown_timeout, 30))
                     .into(),
+            ),
+            notice: Duration::from_secs(
+                errors.or_default(number("--notice", &args.job.notice, 0)).into(),
             ),
             method: method(&args, &volumes, host, &mut errors),
             save_path: path("--save-path", &args.job.save_path, &mut errors),

@@ -175,7 +175,7 @@ fn policies() {
     assert_eq!((success.succeeded_indexes.as_deref(), success.succeeded_count), expected);
     let rules = job.pod_failure_policy.unwrap().rules;
     let codes = &rules[0].on_exit_codes.as_ref().unwrap().values;
-    assert_eq!((rules[0].action.as_str(), codes.as_slice()), ("FailJob", &[2, 4][..]));
+    assert_eq!((rules[0].action.as_str(), codes.as_slice()), ("FailJob", &[2, 4, 6][..]));
     assert_eq!(rules[1].action, "Ignore");
     // Both policies require it.
     let pod = job.template.spec.unwrap();

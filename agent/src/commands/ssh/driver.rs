@@ -86,6 +86,7 @@ fn settings(plan: &Plan) -> LaunchSettings {
         names: plan.names(),
         min: plan.nodes.min() as usize,
         stop: plan.stop(),
+        notice: plan.notice,
         // A relay may try one host after another. Those hosts are then tried directly.
         reach_silence: plan.way.greeting_timeout().saturating_mul(3),
         rendezvous: plan.rendezvous.clone(),

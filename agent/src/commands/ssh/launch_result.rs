@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use nix::sys::signal::Signal;
-use ragent_core::agent::{CLOSED_BEFORE, HOST_GONE, LEFT, REFUSED};
+use ragent_core::agent::{CLOSED_BEFORE, HOST_GONE, LEFT, NO_PROGRESS, REFUSED, SAVED};
 
 use super::{order::AgentEnd, ssh_command};
 use crate::commands::error::PORT_IN_USE;
@@ -13,6 +13,8 @@ use crate::commands::error::PORT_IN_USE;
 pub(crate) enum LaunchResult {
     /// The job has succeeded.
     Succeeded,
+    /// The job has ended after a notice, and all ranks have saved.
+    Saved,
     /// The job has failed.
     Failed {
         /// The exit code, by the exit codes of the agents.
@@ -37,7 +39,7 @@ pub(crate) enum LaunchResult {
 }
 
 /// The exit codes of agents, the most important first.
-const PRECEDENCE: [u8; 5] = [1, CLOSED_BEFORE, HOST_GONE, REFUSED, PORT_IN_USE];
+const PRECEDENCE: [u8; 6] = [NO_PROGRESS, 1, CLOSED_BEFORE, HOST_GONE, REFUSED, PORT_IN_USE];
 
 /// Returns the result by the ends of all agents. `cause` is the signal by which the user has ended them.
 ///
@@ -56,6 +58,9 @@ pub(super) fn of_ends(
         .collect();
     if codes.contains(&0) {
         return LaunchResult::Succeeded;
+    }
+    if codes.contains(&i32::from(SAVED)) {
+        return LaunchResult::Saved;
     }
     if let Some(signal) = cause {
         return LaunchResult::Interrupted { signal };
@@ -82,6 +87,7 @@ impl LaunchResult {
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Succeeded => 0,
+            Self::Saved => SAVED,
             Self::Failed { code, .. } => *code,
             Self::Interrupted { .. } => LEFT,
             Self::TooFewHosts { .. } => 1,
@@ -92,6 +98,7 @@ impl LaunchResult {
     pub(crate) fn report(&self) -> String {
         match self {
             Self::Succeeded => "ragent: the job has succeeded".to_owned(),
+            Self::Saved => "ragent: the job is saved: start it again, nothing is lost".to_owned(),
             Self::Interrupted { signal } => {
                 format!("ragent: ended on all hosts because of {signal}")
             }
@@ -140,6 +147,7 @@ mod tests {
         let end = |code: &i32| ("a".to_owned(), Ok(AgentEnd::Exited(*code)));
         match of_ends(&ends.iter().map(end).collect::<Vec<_>>(), None) {
             LaunchResult::Succeeded => 0,
+            LaunchResult::Saved => SAVED,
             LaunchResult::Failed { code, .. } => code,
             LaunchResult::Interrupted { .. } | LaunchResult::TooFewHosts { .. } => unreachable!(),
         }
@@ -148,7 +156,9 @@ mod tests {
     /// One agent that exits with 0 is enough. Otherwise the code of a failed job takes precedence over the code of a single host.
     #[test]
     fn codes_are_ranked() {
-        assert_eq!(code(&[1, 0, 2]), 0);
+        assert_eq!(code(&[1, 0, 5]), 0);
+        assert_eq!(code(&[8, 5, 1]), 5);
+        assert_eq!(code(&[1, 6]), 6);
         assert_eq!(code(&[3, 1, 4]), 1);
         assert_eq!(code(&[2, 3]), 3);
         assert_eq!(code(&[4, 4]), 4);

@@ -41,6 +41,8 @@ pub(super) struct LaunchSettings {
     pub(super) min: usize,
     /// The time that agents may take to end.
     pub(super) stop: Duration,
+    /// The part of it that is for a checkpoint; zero if none is waited for.
+    pub(super) notice: Duration,
     /// The maximum time without a report while hosts are being reached.
     pub(super) reach_silence: Duration,
     /// The way in which agents find each other.
@@ -68,8 +70,19 @@ pub(super) enum Effect {
 enum LaunchPhase {
     Reaching { silent_until: Instant },
     Running { give_up_at: Option<Instant>, has_succeeded: bool },
-    Stopping { cause: Option<Signal>, until: Instant, is_killed: bool },
+    Stopping { cause: Option<Signal>, until: Instant, stage: StopStage },
     Over,
+}
+
+/// The stage of a stop.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum StopStage {
+    /// All ranks may save. A further signal ends the agents.
+    Saving,
+    /// The agents end. A further signal kills them.
+    Ending,
+    /// The agents were killed.
+    Killed,
 }
 
 /// The state machine of a launch.
@@ -130,15 +143,27 @@ impl Machine {
         self.advance(now);
     }
 
-    /// Handles a signal. The first one is passed on, the second one kills the agents, the third one ends the launch at once.
+    /// Handles a signal. The first one is passed on, the second one kills the agents, the third one ends the launch at once. If ranks may
+    /// save, another one comes first, which is a notice to the agents.
     pub(super) fn handle_signal(&mut self, now: Instant, signal: Signal) {
         match self.phase {
             LaunchPhase::Reaching { .. } => self.finish(LaunchResult::Interrupted { signal }),
+            LaunchPhase::Running { .. } if !self.settings.notice.is_zero() => {
+                let seconds = self.settings.notice.as_secs_f64();
+                warn!("saving, at most {seconds} s; the same signal again stops now");
+                // To an agent, this signal is a notice.
+                self.stop(now, Some(signal), Signal::SIGTERM);
+                self.enter(StopStage::Saving);
+            }
             LaunchPhase::Running { .. } => {
                 info!(%signal, "signal received; forwarding it to all hosts");
                 self.stop(now, Some(signal), signal);
             }
-            LaunchPhase::Stopping { is_killed: true, .. } => self.give_up(),
+            LaunchPhase::Stopping { stage: StopStage::Saving, .. } => {
+                warn!(%signal, "signal received again; not waiting for a checkpoint");
+                self.stop(now, Some(signal), signal);
+            }
+            LaunchPhase::Stopping { stage: StopStage::Killed, .. } => self.give_up(),
             LaunchPhase::Stopping { ref mut cause, .. } => {
                 warn!(%signal, "signal received again; killing all agents");
                 *cause = cause.or(Some(signal));
@@ -168,11 +193,11 @@ impl Machine {
                 warn!("too few hosts are left; stopping the others");
                 self.stop(now, None, Signal::SIGTERM);
             }
-            LaunchPhase::Stopping { is_killed: false, .. } => {
+            LaunchPhase::Stopping { stage: StopStage::Saving | StopStage::Ending, .. } => {
                 warn!("agents did not end in time; killing them");
                 self.kill(now);
             }
-            LaunchPhase::Stopping { is_killed: true, .. } => self.give_up(),
+            LaunchPhase::Stopping { stage: StopStage::Killed, .. } => self.give_up(),
             LaunchPhase::Over => {}
         }
     }
@@ -336,7 +361,7 @@ impl Machine {
 
     fn stop(&mut self, now: Instant, cause: Option<Signal>, signal: Signal) {
         let until = now + self.settings.stop;
-        self.phase = LaunchPhase::Stopping { cause, until, is_killed: false };
+        self.phase = LaunchPhase::Stopping { cause, until, stage: StopStage::Ending };
         self.effects.push_back(Effect::Signal(signal));
         for host in self.hosts.those(&HostState::Returning) {
             self.hosts.set(host, HostState::Lost("it was not reached again".to_owned()));
@@ -346,9 +371,15 @@ impl Machine {
         }
     }
 
+    fn enter(&mut self, next: StopStage) {
+        if let LaunchPhase::Stopping { stage, .. } = &mut self.phase {
+            *stage = next;
+        }
+    }
+
     fn kill(&mut self, now: Instant) {
-        if let LaunchPhase::Stopping { until, is_killed, .. } = &mut self.phase {
-            (*until, *is_killed) = (now + limits::CLEANUP_TIMEOUT, true);
+        if let LaunchPhase::Stopping { until, stage, .. } = &mut self.phase {
+            (*until, *stage) = (now + limits::CLEANUP_TIMEOUT, StopStage::Killed);
             self.effects.push_back(Effect::Signal(Signal::SIGKILL));
         }
     }

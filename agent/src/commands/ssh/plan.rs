@@ -127,6 +127,8 @@ pub(super) struct Plan {
     pub(super) marks_workers: bool,
     /// The signals that end the launch.
     pub(super) signals: Vec<Signal>,
+    /// The longest time for a checkpoint after a notice.
+    pub(super) notice: Duration,
     /// The signals that are passed on to the agents, while the launch continues.
     pub(super) forwarded: Vec<Signal>,
 }
@@ -224,8 +226,11 @@ impl Plan {
         let signals: BTreeSet<Signal> =
             handled.filter(|signal| !spec.forwarded.contains(signal)).collect();
         let timeouts = &spec.shared.timeouts;
-        // Time for the agent's workers. Then time for the coordinator that it may host, which waits for the other agents to end.
-        let stop = timeouts.stop_grace + timeouts.rejoin() + limits::COORDINATOR_END_MARGIN;
+        // Time for a checkpoint, and for the agent's workers. Then time for the coordinator that it may host, which waits for the other agents to end.
+        let stop = spec.shared.notice
+            + timeouts.stop_grace
+            + timeouts.rejoin()
+            + limits::COORDINATOR_END_MARGIN;
         Self {
             hosts,
             way,
@@ -248,6 +253,7 @@ impl Plan {
             counts_slots: launch.job.nproc_per_node.is_none(),
             marks_workers,
             signals: signals.into_iter().collect(),
+            notice: spec.shared.notice,
             forwarded: spec.forwarded.clone(),
         }
     }

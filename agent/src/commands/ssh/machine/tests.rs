@@ -21,6 +21,7 @@ impl Fixture {
             names: (0..hosts).map(|host| format!("n{host}")).collect(),
             min,
             stop: 40 * SECOND,
+            notice: Duration::ZERO,
             reach_silence: 60 * SECOND,
             rendezvous: RendezvousPlan::at_hosts(voters),
         };
@@ -207,6 +208,25 @@ fn three_signals() {
     let result = LaunchResult::Interrupted { signal: Signal::SIGINT };
     assert_eq!(t.signal(Signal::SIGINT), [Effect::Finish(result)]);
     assert_eq!(t.signal(Signal::SIGINT), []);
+}
+
+/// If ranks may save, the first signal is a notice to all agents. The second one ends them, the third one kills them.
+#[test]
+fn first_signal_may_be_a_notice() {
+    let mut t = Fixture::running(2, 2);
+    t.machine.settings.notice = 10 * SECOND;
+    assert_eq!(t.signal(Signal::SIGINT), [Effect::Signal(Signal::SIGTERM)]);
+    assert_eq!(t.signal(Signal::SIGINT), [Effect::Signal(Signal::SIGINT)]);
+    assert_eq!(t.signal(Signal::SIGINT), [Effect::Signal(Signal::SIGKILL)]);
+    let mut t = Fixture::running(2, 2);
+    t.machine.settings.notice = 10 * SECOND;
+    t.signal(Signal::SIGINT);
+    assert_eq!(t.exited(0, 8), []);
+    assert_eq!(t.exited(1, 5), [Effect::Finish(LaunchResult::Saved)]);
+    let mut t = Fixture::running(2, 2);
+    t.machine.settings.notice = 10 * SECOND;
+    t.signal(Signal::SIGTERM);
+    assert_eq!(t.advance(40 * SECOND), [Effect::Signal(Signal::SIGKILL)]);
 }
 
 /// Before the agents are started, a signal ends the launch at once.

@@ -1,6 +1,9 @@
 //! Draws the state of the job, above the lists.
 
-use ragent_base::report::{status_text::progress, time_text::short_time};
+use ragent_base::report::{
+    status_text::{progress, saving},
+    time_text::short_time,
+};
 use ragent_rendezvous::snapshot::{JobProgress, NodeStateName, PhaseName, Snapshot};
 use ratatui::{layout::Size, style::Style, text::Line};
 
@@ -57,6 +60,10 @@ pub(in crate::commands::top) fn lines(model: &Model, size: Size) -> Vec<HeaderLi
     if let Some(progress) = &model.snapshot.progress {
         let text = step(progress, model, width);
         lines.push(HeaderLine { text, kind: Kind::Plain });
+    }
+    if let Some(phase) = &model.snapshot.saving {
+        let text = text::fit(&saving::phase(phase), width);
+        lines.push(HeaderLine { text, kind: Kind::Warning });
     }
     lines.push(HeaderLine { text: time(model, width), kind: Kind::Plain });
     let most = match size.height {
