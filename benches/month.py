@@ -306,7 +306,7 @@ def checkpoints_of(args, interval, stall_s, nodes):
 
 
 def duration(seconds):
-    return f"{seconds / 60:.1f} min" if seconds < 2 * HOUR_S else f"{seconds / HOUR_S:.1f} h"
+    return f"{seconds / 60:.1f} min" if seconds < 100 * 60 else f"{seconds / HOUR_S:.1f} h"
 
 
 def print_tables(args):
