@@ -148,6 +148,7 @@ check:
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked
 	scripts/check-prose.py >/dev/null
 	scripts/check-links.py
+	python3 -B benches/month.py --check >/dev/null
 	@if $(CARGO) deny --version >/dev/null 2>&1; \
 	then $(CARGO) deny --locked check bans licenses sources; \
 	else echo 'skipped: cargo-deny is not installed (cargo install --locked cargo-deny)'; fi
