@@ -14,6 +14,7 @@ mod launch_methods;
 mod lines;
 mod logs;
 mod loss;
+mod notices;
 mod old_kernel;
 mod orphans;
 mod result_files;

@@ -79,7 +79,10 @@ async fn ask_all(agents: Vec<RunningAgent>, request: Request) -> Result<ExitCode
     }
     failures.sort();
     let others = if count == 0 { String::new() } else { format!("\n  {count} others took it") };
-    Err(failed(&format!("error: a notice did not count\n  {}{others}", failures.join("\n  "))))
+    Err(failed(&format!(
+        "error: a notice had not the effect that you asked for\n  {}{others}",
+        failures.join("\n  ")
+    )))
 }
 
 /// Asks one agent, and prints its answers. Returns the reason if the notice did not count, or if not all ranks

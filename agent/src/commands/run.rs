@@ -329,7 +329,10 @@ async fn launch_on_runtime(
 async fn keep_log(spec: &JobSpec, log: &Log, outcome: &Result<agent_driver::NodeEnd, LaunchError>) {
     let is_well = |ending: &Ending| match ending {
         Ending::Closed(outcome) => {
-            matches!(outcome.result, JobResult::Succeeded | JobResult::AllLeft)
+            matches!(
+                outcome.result,
+                JobResult::Succeeded | JobResult::Saved { .. } | JobResult::AllLeft
+            )
         }
         Ending::Left(_) => true,
         Ending::Refused(_) | Ending::Outlived | Ending::Unreachable { .. } => false,

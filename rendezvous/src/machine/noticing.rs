@@ -120,7 +120,8 @@ impl Rendezvous {
     ) {
         let latest = self.settings.shared.map(|shared| after(now, shared.notice));
         let until = until.map(|until| latest.map_or(until, |latest| until.min(latest)));
-        let noticed: Vec<NodeId> = self.roster.noticed().keys().cloned().collect();
+        let noticed = self.roster.noticed().iter().filter(|(_, noticed)| !noticed.ends_job);
+        let noticed: Vec<NodeId> = noticed.map(|(id, _)| id.clone()).collect();
         let leavers: BTreeSet<(String, NodeId)> =
             noticed.into_iter().map(|id| (self.host_name(&id), id)).collect();
         let Phase::Running(running) = &mut self.phase else { return };
