@@ -81,7 +81,7 @@ build_wheel() {
 stage_files() {
     share=$stage/usr/share
     mkdir -p "$stage/usr/bin" "$share/man/man1" "$stage/lib/systemd/system"
-    install -m 755 "$stage"/wheel/ragent_launch-*.data/scripts/ragent "$stage/usr/bin/ragent"
+    install -m 755 "$stage"/wheel/ragent_launch-*.data/scripts/ragent packaging/notices/ragent-notices "$stage/usr/bin/"
     for page in packaging/man/*.1; do
         gzip -9n <"$page" >"$share/man/man1/$(basename "$page").gz"
     done
@@ -98,7 +98,7 @@ stage_files() {
     cp docs/*.md "$doc/docs/"
     cp packaging/systemd/job.env.example packaging/prometheus/rules.yml packaging/grafana/ragent.json "$doc/examples/"
     cp LICENSE "$stage/"
-    find "$stage" -type f ! -name ragent -exec chmod 644 {} +
+    find "$stage" -type f ! -name ragent ! -name ragent-notices -exec chmod 644 {} +
     find "$stage" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
 }
 

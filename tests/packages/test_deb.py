@@ -49,6 +49,7 @@ def test_installation_and_removal(deb, dpkg, env):
     assert run(program, "-V", env=env).stdout == f"ragent {deb.name.split('_')[1].rsplit('-', 1)[0]}\n"
     end = run(program, "--nproc-per-node", 2, "--no-python", "sh", "-c", "echo rank $RANK", env=env)
     assert sorted(end.stdout.splitlines()) == ["rank 0", "rank 1"]
+    assert "slurm" in run(root / "usr/bin/ragent-notices", "--help", env=env).stdout
     for file in ["usr/share/doc/ragent/copyright", "usr/share/doc/ragent/docs/failures.md", "usr/share/doc/ragent/examples/job.env.example",
                  "usr/share/zsh/vendor-completions/_ragent", "usr/share/fish/vendor_completions.d/ragent.fish"]:
         assert (root / file).stat().st_size > 100, file

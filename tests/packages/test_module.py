@@ -1,4 +1,4 @@
-"""The types of the Python module, and the oldest version of Python that it supports."""
+"""The types of the Python module, and the oldest version of Python that it and `ragent-notices` support."""
 
 from conftest import ROOT, TOOLS, run
 
@@ -11,5 +11,6 @@ def test_types():
 
 
 def test_oldest_python():
-    """The module uses nothing that Python 3.8 lacks. Its annotations are not evaluated."""
-    run(TOOLS / "vermin", "--target=3.8-", "--violations", "--no-tips", MODULE)
+    """The Python code uses nothing that Python 3.8 lacks. The annotations of the module are not evaluated."""
+    notices = ROOT / "packaging/notices/ragent-notices"
+    run(TOOLS / "vermin", "--target=3.8-", "--violations", "--no-tips", MODULE, notices)

@@ -37,6 +37,7 @@ def test_installation_and_removal(rpm, env, tmp_path):
     # The root has no glibc.
     run("rpm", "--root", root, "--install", "--nodeps", rpm)
     assert run(root / "usr/bin/ragent", "-V", env=env).stdout == f"ragent {rpm.name.split('-')[1]}\n"
+    assert "slurm" in run(root / "usr/bin/ragent-notices", "--help", env=env).stdout
     unit = (root / "usr/lib/systemd/system/ragent@.service").read_text()
     assert "\nExecStart=/usr/bin/ragent " in unit
     for file in ["usr/share/man/man1/ragent.1.gz", "usr/share/zsh/site-functions/_ragent", "usr/share/licenses/ragent/LICENSE",

@@ -119,6 +119,7 @@ def test_installation_use_and_removal(wheel, venv, env, tmp_path):
         end = run(*program, "--nproc-per-node", 2, script, env=env)
         lines = sorted(line for line in end.stdout.splitlines() if line.startswith("sum"))
         assert lines == [f"sum 3 rank {rank}" for rank in range(2)], end.stdout + end.stderr
+    assert "slurm" in run(venv / "bin/ragent-notices", "--help", env=env).stdout
     run(venv / "bin/pip", "uninstall", "--quiet", "--disable-pip-version-check", "--yes", "ragent-launch")
     left = {name for name in files_below(venv) - before if "__pycache__" not in name}
     assert left == set(), left
