@@ -14,6 +14,7 @@ mod leaving;
 mod lines;
 mod loss;
 mod members;
+mod notices;
 mod progress;
 mod refusals;
 mod secrets;
