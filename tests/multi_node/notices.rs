@@ -40,7 +40,7 @@ fn others_go_on_after_a_checkpoint() {
     for agent in &mut agents {
         agent.logs("(SIGTERM); all ranks may save for 300 s");
     }
-    give_all(&orders, "notice()");
+    give_all(&orders, "notice(1)");
     let here = agents.iter_mut().map(|agent| agent.prints("notice {").contains(r#""here":true"#));
     assert_eq!(here.collect::<Vec<_>>(), [false, false, true]);
     let status = job.status();

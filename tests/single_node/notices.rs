@@ -31,7 +31,7 @@ fn all_ranks_save_before_the_job_ends() {
     give_all(&orders, "report('X_RAGENT_STEP=130')");
     agent.signal(Signal::SIGTERM);
     agent.logs("notice 1: the job ends (SIGTERM); all ranks may save for 300 s");
-    give_all(&orders, "notice()");
+    give_all(&orders, "notice(1)");
     for _ in 0..2 {
         let line = agent.prints("notice {");
         let notice: Value = serde_json::from_str(line.trim_start_matches("notice ")).unwrap();
@@ -73,17 +73,18 @@ fn one_rank_may_save_everything() {
 #[test]
 fn notice_ends_without_checkpoints() {
     let sandbox = Sandbox::with_standbys();
-    let orders = sandbox.orders(0);
+    let orders = [0, 1].map(|rank| sandbox.orders(rank));
     let words = "--nproc-per-node 2 --notice 1.5 --no-python steps.py";
     let mut agent = sandbox.ragent(words).start();
     agent.workers(2);
     agent.signal(Signal::SIGTERM);
     agent.logs("notice 1:");
-    orders.give("saved(7, 1)");
+    orders[0].give("saved(7, 1)");
     let end = agent.end();
     end.assert_code(8);
     end.assert_stderr(&["notice 1: over after 1.5 s; ranks of this node have not saved"]);
     for signal in [Signal::SIGINT, Signal::SIGHUP] {
+        let sandbox = Sandbox::with_standbys();
         let (mut agent, _orders) = start(&sandbox, "");
         agent.signal(Signal::SIGTERM);
         agent.logs("notice 1:");
@@ -95,8 +96,8 @@ fn notice_ends_without_checkpoints() {
 /// The time of a source is shorter than `--notice`, but not longer.
 #[test]
 fn source_may_give_less_time() {
-    let sandbox = Sandbox::with_standbys();
     for (given, counts) in [("60", "for 60 s"), ("3600", "for 300 s")] {
+        let sandbox = Sandbox::with_standbys();
         let (mut agent, orders) = start(&sandbox, "");
         let words = format!("notice end --in {given} spot is over");
         sandbox.ragent(&words).run().assert_code(0);
@@ -122,7 +123,7 @@ fn command_gives_a_notice_and_waits() {
     let mut waits = sandbox.ragent("notice save --wait --rdzv-id here").start();
     waits.prints("notice given");
     agent.logs("notice 1: a checkpoint is wanted");
-    give_all(&orders, "notice()");
+    give_all(&orders, "notice(1)");
     let line = agent.prints("notice {");
     assert!(line.contains(r#""kind":"save""#) && !line.contains("until"), "{line}");
     give_all(&orders, "saved(20, 1)");

@@ -2,12 +2,22 @@
 """Runs the orders that it reads, line by line, from the pipe $SCRATCH/orders.$RANK, as Python. `report` sends a datagram
 to the agent. `saved` reports a checkpoint. `notice` prints the notice of this node."""
 
+import json
 import os
 import socket
 import sys
+import time
 
 rank = os.environ["RANK"]
-print(f"worker rank={rank} pid={os.getpid()} restart={os.environ['TORCHELASTIC_RESTART_COUNT']}", flush=True)
+numbers = {
+    "rank": rank,
+    "local_rank": os.environ["LOCAL_RANK"],
+    "world_size": os.environ["WORLD_SIZE"],
+    "pid": os.getpid(),
+    "restart": os.environ["TORCHELASTIC_RESTART_COUNT"],
+}
+# One write, so that lines of several workers are not mixed.
+os.write(1, f"worker {' '.join(f'{name}={number}' for name, number in numbers.items())}\n".encode())
 agent = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 
 
@@ -19,12 +29,18 @@ def saved(step, notice=0, whole=False):
     report(f"X_RAGENT_SAVED={step}", f"X_RAGENT_NOTICE={notice}", f"X_RAGENT_SAVED_WHOLE={int(whole)}")
 
 
-def notice():
-    try:
-        with open(os.environ["RAGENT_NOTICE_FILE"]) as file:
-            print("notice", file.read())
-    except FileNotFoundError:
-        print("no notice")
+def notice(number=0):
+    """Prints the notice of this node. Waits for it, if its number is given."""
+    while True:
+        try:
+            with open(os.environ["RAGENT_NOTICE_FILE"]) as file:
+                text = file.read()
+            if json.loads(text)["notice"] >= number:
+                return print("notice", text)
+        except FileNotFoundError:
+            if number == 0:
+                return print("no notice")
+        time.sleep(0.01)
 
 
 # Opened in both directions, so that it never ends.
