@@ -450,14 +450,18 @@ def test_only_an_answer_counts(server, gcp):
     server.preempted.change("TRUE")
     run = gcp()
     run.prints("leave")
-    server.set(PREEMPTED, "TRUE", 503)
+    # Once with the tag, and once without.
+    server.answers[PREEMPTED] = hang_up
     server.preempted.change("TRUE")
+    run.prints(f"{PREEMPTED}: Remote end closed connection")
+    server.waits_for(PREEMPTED, 2)
+    server.set(PREEMPTED, "TRUE", 503)
     run.prints("preempted: the server answers with 503")
     server.set(PREEMPTED, "maybe")
     run.prints("preempted: the answer is not one of FALSE, TRUE")
     server.set(PREEMPTED, "TRUE")
     server.waits_for(PREEMPTED, 3)
-    assert (len(run.lines["stdout"]), len(run.lines["stderr"])) == (1, 2), run.stderr
+    assert (len(run.lines["stdout"]), len(run.lines["stderr"])) == (1, 3), run.stderr
 
 
 def test_server_that_does_not_wait(server, gcp):
