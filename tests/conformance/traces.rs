@@ -193,9 +193,9 @@ impl Plain<'_> {
             let text = fs::read_to_string(self.sandbox.path(FACTS).join(&name)).unwrap();
             let mut facts: Value = serde_json::from_str(&self.text(&text)).unwrap();
             let environment = facts.as_object_mut().unwrap().remove("environment").unwrap();
-            // The only variable that torchrun does not have: docs/torchrun-compat.md.
+            // The variables that torchrun does not have: docs/torchrun-compat.md.
             let variables = environment.as_object().unwrap().iter();
-            for (variable, value) in variables.filter(|(name, _)| *name != "RAGENT_SOCKET") {
+            for (variable, value) in variables.filter(|(name, _)| !name.starts_with("RAGENT_")) {
                 let value = value.as_str().unwrap();
                 facts[format!("env {variable}")] = self.variable(variable, value).into();
             }

@@ -41,7 +41,11 @@ fn worker_gets_torchruns_variables_and_nothing_else() {
             environment.remove(name);
         }
         environment.retain(|name, _| !name.starts_with("RAGENT_TEST"));
-        // The only variable that is ragent's own.
+        // The variables that are ragent's own.
+        let notices = environment.remove("RAGENT_NOTICE_FILE").unwrap();
+        assert!(notices.ends_with("/notice.json"), "{notices}");
+        assert_eq!(environment.remove("RAGENT_ROUNDS_WITHOUT_PROGRESS").as_deref(), Some("0"));
+        assert_eq!(environment.remove("RAGENT_SAVED_STEP").as_deref(), Some(""));
         let socket = environment.remove("RAGENT_SOCKET").unwrap();
         assert!(socket.ends_with(&format!("/{rank}")), "{socket}");
         assert_eq!(environment.remove("MINE").unwrap(), "kept");
@@ -102,6 +106,7 @@ fn service_managers_variables_are_not_inherited() {
     let start = sandbox.ragent("--no-python environment.sh");
     let start = start.env("NOTIFY_SOCKET", "/run/x").env("WATCHDOG_USEC", "1");
     let start = start.env("RAGENT_SOCKET", "/run/x").env("RAGENT_PYTHON", "/usr/bin/python3");
+    let start = start.env("RAGENT_NOTICE_FILE", "/run/x").env("RAGENT_SAVED_STEP", "7");
     // The parent of an agent is this process.
     let parent = std::process::id().to_string();
     let start = start.env("RAGENT_ETCD_USER", "me").env("RAGENT_ETCD_PASSWORD_FILE", "/password");
@@ -113,10 +118,10 @@ fn service_managers_variables_are_not_inherited() {
     }
     assert!(!environment.contains_key("NOTIFY_SOCKET"), "{environment:?}");
     assert!(!environment.contains_key("WATCHDOG_USEC"), "{environment:?}");
-    assert_ne!(
-        environment["RAGENT_SOCKET"], "/run/x",
-        "the socket is that of the worker's own agent"
-    );
+    for name in ["RAGENT_SOCKET", "RAGENT_NOTICE_FILE"] {
+        assert_ne!(environment[name], "/run/x", "{name} is that of the worker's own agent");
+    }
+    assert_eq!(environment["RAGENT_SAVED_STEP"], "");
 }
 
 /// Descriptors that the agent inherited are not open in its workers. Workers have the limit of open files that the agent was started with,

@@ -111,7 +111,7 @@ fn example_runs_under_torchrun() {
 }
 
 /// A worker has the same variables under both launchers, with the same values unless they name a
-/// port, a folder or a run. `RAGENT_SOCKET` is ragent's own.
+/// port, a folder or a run. Four variables are ragent's own.
 #[test]
 fn environment_is_torchruns() {
     let Some(torchrun) = venv("torchrun") else { return };
@@ -123,8 +123,8 @@ fn environment_is_torchruns() {
     let theirs = environment(&with_flags(sandbox.program(&torchrun)).stdout);
     let ours = environment(&with_flags(sandbox.ragent("")).stdout);
     let (own, ours): (Vec<_>, Vec<_>) =
-        ours.into_iter().partition(|line| line.starts_with("RAGENT_SOCKET="));
-    assert_eq!(own.len(), 2, "{own:?}");
+        ours.into_iter().partition(|line| line.starts_with("RAGENT_"));
+    assert_eq!(own.len(), 2 * 4, "{own:?}");
     assert_eq!(ours, theirs);
 }
 
