@@ -441,6 +441,23 @@ fn no_round_is_formed_before_the_end() {
     assert_eq!(t.result(), Some(JobResult::AllLeft));
 }
 
+/// A node that is leaving still ends the job, for example because it has waited too long for a coordinator. So does
+/// the host of the coordinator.
+#[test]
+fn leaving_node_ends_the_job() {
+    for host in ["a", "b"] {
+        let mut t = running(1, 3, &["a", "b", "c"]).host(host);
+        ["a", "b", "c"].map(|name| t.register(name, NodeState::Running));
+        ["a", "b", "c"].map(|name| t.back(name));
+        t.live(&["a", "b", "c"], SECOND);
+        ["a", "b", "c"].map(|name| t.report(name, NodeState::Running));
+        t.tell("a", NodeState::Leaving { reaped: false }, end(), None);
+        assert_eq!(t.result(), None);
+        t.tell("a", NodeState::Leaving { reaped: true }, end(), None);
+        assert_eq!(t.result(), Some(JobResult::AllLeft), "{host}");
+    }
+}
+
 /// A coordinator that takes over learns which nodes leave from their registrations. It begins no phase: the round
 /// is over.
 #[test]
