@@ -34,6 +34,19 @@ fn notice_worlds_are_eventful() {
     assert!(totals.saved > 20 && totals.stuck > 2, "{totals:?}");
 }
 
+/// The same seed gives the same world.
+#[test]
+fn notice_worlds_are_repeatable() {
+    for seed in 0..20 {
+        let life = || {
+            let mut world = World::with_notices(seed, Bug::None);
+            run(&mut world).expect("no rule is broken");
+            (world.elapsed(), world.totals(), world.notice_totals())
+        };
+        assert_eq!(life(), life());
+    }
+}
+
 /// Each planted bug is found by the rule that it breaks.
 #[test]
 fn every_bug_of_notices_is_noticed() {
@@ -46,7 +59,7 @@ fn every_bug_of_notices_is_noticed() {
         (Bug::ExitIsSuccess, "t", 0),
         (Bug::FreeRoundsCount, "s", 0),
         (Bug::UnnoticedWork, "q", 0),
-        (Bug::NoTimeouts, "p", 0),
+        (Bug::EndlessPhase, "p", 0),
     ];
     assert_noticed(World::with_notices, bugs);
 }

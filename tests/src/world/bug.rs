@@ -130,6 +130,8 @@ pub enum Bug {
     LowestStep,
     /// A checkpoint for an earlier notice, or none, answers the newest notice. Breaks rule q.
     OldAnswer,
+    /// No deadline of a coordinator is applied during a phase. Breaks rule p.
+    EndlessPhase,
     /// A node that has received a notice stops its workers before others have saved. Breaks rule u.
     EarlyLeaver,
     /// A notice that joins a phase has a number of its own. Breaks rule v.

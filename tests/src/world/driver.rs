@@ -100,7 +100,7 @@ impl World {
         if let Waiting::Message(peer, message) = &mut input
             && let FromNode::NodeReport(report) = &mut **message
         {
-            self.note_report(id, &peer.node, report);
+            self.note_report(id, peer, report);
         }
         let bug = self.bug;
         let Some(now) = self.local(id) else { return };
@@ -230,9 +230,10 @@ impl World {
             }
         }
         let Some(now) = self.local(id) else { return };
+        let ignores_deadlines = self.ignores_deadlines(id);
         let Some(port) = self.port(id) else { return };
         let Some(coordinator) = port.coordination.coordinator() else { return };
-        let due = coordinator.due(now).filter(|_| bug != Bug::NoTimeouts);
+        let due = coordinator.due(now).filter(|_| !ignores_deadlines);
         self.set_timer(id, Part::Coordinator, due);
     }
 

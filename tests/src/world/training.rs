@@ -24,7 +24,7 @@ use ragent_core::{
 };
 use ragent_rendezvous::{
     event::{Event as JournalEvent, EventKind},
-    ids::{JobUid, LocalRank, NodeId, Round, RoundId},
+    ids::{JobUid, LocalRank, NodeId, Peer, Round, RoundId},
     message::{
         FromNode, JobResult, NodeReport, NodeState, NoticeKind, RestartReason, StepSource, ToNode,
     },
@@ -222,6 +222,13 @@ impl World {
             totals: NoticeTotals::default(),
             random,
         }));
+    }
+
+    /// Returns true if a bug keeps the coordinator of a process from applying its deadlines.
+    pub(super) fn ignores_deadlines(&self, id: &NodeId) -> bool {
+        let is_in_phase =
+            || self.training.as_ref().is_some_and(|training| training.phases.contains_key(id));
+        self.bug == Bug::NoTimeouts || self.bug == Bug::EndlessPhase && is_in_phase()
     }
 
     /// Returns the numbers of notices so far.
@@ -520,14 +527,11 @@ impl World {
         if training.have_all_saved(key, &members) {
             training.checkpoint = training.checkpoint.max(step);
         }
-        let lowest = training.plans.get(&(round, notice)).and_then(|plan| plan.step);
-        let reported = match self.bug {
-            // Those that differ are lower by the number of their host.
-            Bug::LowestStep if notice > 0 => {
-                lowest.map_or(step, |lowest| lowest.saturating_sub(self.hosts.len() as u64))
-            }
-            _ => step,
-        };
+        let plan = training.plans.get(&(round, notice)).filter(|plan| plan.way == Way::Different);
+        let lowest = plan.and_then(|plan| plan.step).filter(|_| self.bug == Bug::LowestStep);
+        // The nodes differ by the numbers of their hosts.
+        let lowest = lowest.map(|lowest| (lowest + 1).saturating_sub(self.hosts.len() as u64));
+        let reported = lowest.unwrap_or(step);
         let reports_steps = training.reports_steps;
         let Some(now) = self.local(id) else { return };
         let Some(agent) = self.agent(id) else { return };
@@ -544,14 +548,20 @@ impl World {
         self.settle_agent(id);
     }
 
-    /// Notes what a node has reported to a coordinator, and changes it as a bug does.
-    pub(super) fn note_report(&mut self, id: &NodeId, from: &NodeId, report: &mut NodeReport) {
+    /// Notes what a node has reported to a coordinator, and changes it as a bug does. A report on an earlier stream
+    /// than the newest is repeated on that one.
+    pub(super) fn note_report(&mut self, id: &NodeId, peer: &Peer, report: &mut NodeReport) {
+        let from = &peer.node;
         let bug = self.bug;
         let Some(training) = &mut self.training else { return };
         let is_known_before = report.notice.is_some()
             && training.learned.entry(from.clone()).or_insert_with(|| id.clone()) != id;
         let ends_job = report.notice.as_ref().map(|notice| notice.ends_job);
-        if let Some(coordinator) = self.port(id).and_then(|port| port.coordination.coordinator()) {
+        let coordinator = self.port(id).and_then(|port| port.coordination.coordinator());
+        let is_newer = |other: &&Peer| other.node == *from && other.stream > peer.stream;
+        if let Some(coordinator) = coordinator
+            && !coordinator.open.iter().any(|open| is_newer(&open))
+        {
             match ends_job {
                 Some(ends_job) => drop(coordinator.noticed.insert(from.clone(), ends_job)),
                 None => drop(coordinator.noticed.remove(from)),
