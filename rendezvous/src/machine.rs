@@ -98,6 +98,8 @@ pub struct Rendezvous {
     last_request: Option<Instant>,
     /// True if another one is requested, but not yet passed on.
     is_save_due: bool,
+    /// True if members must still receive a change of the notice.
+    has_guidance: bool,
 }
 
 /// The availability of this coordinator for another round.
@@ -168,6 +170,7 @@ impl Rendezvous {
             notices: 0,
             last_request: None,
             is_save_due: false,
+            has_guidance: false,
         };
         rendezvous.roster.restore_tallies(now, &rendezvous.job_state.host_tallies);
         rendezvous.record_start(now);
@@ -431,6 +434,7 @@ impl Rendezvous {
         if mem::take(&mut self.has_news) {
             self.sync_all();
         }
+        self.send_new_guidance(now);
         self.follow_phase(now);
     }
 

@@ -21,6 +21,8 @@ pub(crate) struct NoticePhase {
     pub(crate) until: Option<Instant>,
     /// The source, for people.
     pub(crate) text: String,
+    /// True if all workers of a member have exited with 0 after they had saved.
+    pub(crate) has_exits: bool,
     saved: SavedSteps<NodeId>,
 }
 
@@ -34,7 +36,7 @@ impl NoticePhase {
         text: String,
     ) -> Self {
         let (leavers, saved) = (BTreeSet::new(), SavedSteps::default());
-        Self { number, kind, leavers, since: now, until, text, saved }
+        Self { number, kind, leavers, since: now, until, text, has_exits: false, saved }
     }
 
     /// Adds another notice. The phase keeps its number, has the strongest kind, and ends at the earliest time.
@@ -44,13 +46,25 @@ impl NoticePhase {
         kind: NoticeKind,
         until: Instant,
         leavers: BTreeSet<(String, NodeId)>,
+        text: String,
     ) -> bool {
         let is_shorter = self.until.is_none_or(|now| until < now);
         let has_changed = kind > self.kind || is_shorter || !leavers.is_subset(&self.leavers);
-        self.kind = self.kind.max(kind);
+        if kind > self.kind {
+            self.kind = kind;
+            self.text = text;
+        }
         self.until = Some(self.until.map_or(until, |now| now.min(until)));
         self.leavers.extend(leavers);
         has_changed
+    }
+
+    /// Notes that all workers of a node have exited with 0. Returns true if they have saved before, because the
+    /// round ends: then they have not succeeded.
+    pub(crate) fn note_exit(&mut self, node: &NodeId) -> bool {
+        let is_saved = self.ends_round() && self.has_answer_of(node);
+        self.has_exits |= is_saved;
+        is_saved
     }
 
     /// Records the answer of a node. An answer to another notice does not count.

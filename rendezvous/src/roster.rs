@@ -43,6 +43,8 @@ pub(crate) struct Roster {
     young: BTreeSet<(Instant, NodeId)>,
     leaving: BTreeSet<NodeId>,
     noticed: BTreeMap<NodeId, Noticed>,
+    /// The nodes that have received a notice that the job ends, leaving or not.
+    ending: BTreeSet<NodeId>,
     departed_streams: DepartedStreams,
     departed_tallies: DepartedTallies,
     arrivals: u64,
@@ -164,9 +166,9 @@ impl Roster {
         &self.noticed
     }
 
-    /// Returns true if a node has received a notice that the job ends.
+    /// Returns true if a node has received a notice that the job ends, even if the node is leaving already.
     pub(crate) fn is_job_ending(&self) -> bool {
-        self.noticed.values().any(|noticed| noticed.ends_job)
+        !self.ending.is_empty()
     }
 
     /// Returns true if nodes are known, and each of them is leaving, or has received a notice.
@@ -326,6 +328,11 @@ impl Roster {
                 self.noticed.remove(id);
             }
         }
+        if node.report.notice.as_ref().is_some_and(|notice| notice.ends_job) {
+            self.ending.insert(id.clone());
+        } else {
+            self.ending.remove(id);
+        }
         if node.is_leaving() {
             self.leaving.insert(id.clone());
         } else {
@@ -468,6 +475,7 @@ impl Roster {
         self.leases.remove(&(after(node.last_seen, node.lease), id.clone()));
         self.leaving.remove(id);
         self.noticed.remove(id);
+        self.ending.remove(id);
         Some(node)
     }
 }

@@ -47,12 +47,15 @@ impl Training {
         }
     }
 
-    /// Notes that a round has ended, and the highest step that was reported in it. Failures before that step
-    /// no longer count: the job got further.
+    /// Notes that a round has ended, and the highest step that was reported in it. A failure before that step
+    /// no longer counts, and neither do those before it: the job got further.
     pub(crate) fn end_round(&mut self, step: Option<u64>) {
         let Some(reached) = step else { return };
-        self.charged_rounds
-            .retain(|charged| charged.step.is_some_and(|step| reached <= step.saturating_add(1)));
+        let is_passed = |charged: &ChargedRound| {
+            charged.step.is_none_or(|step| step.saturating_add(1) < reached)
+        };
+        let passed = self.charged_rounds.iter().rposition(is_passed);
+        self.charged_rounds.drain(..passed.map_or(0, |last| last + 1));
     }
 
     /// Notes that the last round was charged.

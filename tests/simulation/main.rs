@@ -4,6 +4,7 @@
 
 mod etcd;
 mod fixed;
+mod notices;
 mod scale;
 mod storm;
 mod takeover;

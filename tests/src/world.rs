@@ -26,6 +26,7 @@ mod network;
 mod node;
 mod port;
 mod rules;
+mod training;
 mod workers;
 
 use std::{
@@ -61,6 +62,8 @@ use node::AgentInput;
 use port::{Down, Up};
 pub use rules::Totals;
 use rules::{Record, Stage};
+pub use training::NoticeTotals;
+use training::{Training, TrainingEvent};
 
 /// A job and its environment.
 #[derive(Debug)]
@@ -102,6 +105,8 @@ pub struct World {
     etcd: Option<Box<Etcd>>,
     /// The parts of a job that has one endpoint. `None` for other jobs.
     fixed: Option<Box<Fixed>>,
+    /// The training of the workers, and the notices. `None` for jobs without.
+    training: Option<Box<Training>>,
     /// The events of such a job that its rules need.
     pub chronicle: Chronicle,
 }
@@ -131,6 +136,8 @@ enum Event {
     WorkerFails(NodeId, RoundId),
     /// The workers of a round exit with 0 on a node.
     Succeeds(NodeId, RoundId),
+    /// An event of the training.
+    Training(TrainingEvent),
     /// An event of the store.
     Store(StoreEvent),
     /// A fault occurs.
@@ -249,6 +256,7 @@ impl World {
             record: Record::default(),
             etcd: None,
             fixed: None,
+            training: None,
             chronicle: Chronicle::default(),
             random,
         };
@@ -319,6 +327,9 @@ impl World {
             return Err(format!("rule g: more than {EVENTS_MAX} events at {at:?}"));
         }
         self.happen(event);
+        if !self.check_training()? {
+            return Ok(false);
+        }
         if self.fixed.is_some() {
             return self.check_fixed();
         }
@@ -365,6 +376,7 @@ impl World {
             Event::SendDeathNotice(node) => self.send_death_notices(&node),
             Event::WorkerFails(node, round) => self.fail_worker(&node, round),
             Event::Succeeds(node, round) => self.finish_workers(&node, round),
+            Event::Training(event) => self.happen_in_training(event),
             Event::Store(event) => self.happen_in_store(event),
             Event::Fault(fault) => self.strike(fault),
         }

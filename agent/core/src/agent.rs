@@ -231,7 +231,7 @@ impl Agent {
             failure,
             lease_expired: self.lease_expired,
             notice: self.notices.of_node(now),
-            saved: self.notices.saved,
+            saved: self.notices.answer(),
             requests: self.notices.requests,
         }
     }
@@ -430,6 +430,7 @@ impl Agent {
     }
 
     fn prepare(&mut self, now: Instant) {
+        self.remove_notice();
         if self.notices.is_leaving() {
             // The round that the notice was about is over.
             return self.reaped_to_leave(now, Signal::TERM);

@@ -383,7 +383,6 @@ impl Node {
 
     /// Notes the training steps of the workers, which the next keep-alives carry.
     pub fn handle_steps(&mut self, steps: NodeSteps) {
-        self.agent.handle_work();
         self.steps = Some(steps);
     }
 

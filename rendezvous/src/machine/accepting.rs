@@ -199,6 +199,8 @@ impl Rendezvous {
             self.job_state.round_size = size;
             self.job_state.is_adopted = true;
             self.job_state.host = None;
+            // Another coordinator has completed that round, and the job may have got further in it.
+            self.job_state.training.complete_step = None;
             match &mut self.phase {
                 Phase::Gathering(_) => {
                     self.enter(Phase::Recovering(Recovering::new(now, known_round, size)));

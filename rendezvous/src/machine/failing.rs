@@ -176,6 +176,7 @@ impl Rendezvous {
             self.close(JobResult::FinalFailure, failures);
             return true;
         }
+        let mut is_charged = false;
         if round.round > self.job_state.charged_through {
             if self.job_state.restarts_used >= shared.max_restarts {
                 self.close(JobResult::BudgetSpent, failures);
@@ -195,6 +196,7 @@ impl Rendezvous {
             self.event_of(self.failure_event(&id), &id, kind);
             self.charge_training(now, round, &failure);
             self.remember();
+            is_charged = true;
         }
         let is_third =
             self.roster.get_mut(&id).is_some_and(|node| node.tally.failed(happened, started));
@@ -204,7 +206,7 @@ impl Rendezvous {
             // Without the node, another start may help.
             return false;
         }
-        self.close_without_progress(shared, failures)
+        is_charged && self.close_without_progress(shared, failures)
     }
 
     /// Remembers where the charged round has failed.

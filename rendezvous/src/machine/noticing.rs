@@ -11,6 +11,7 @@
 
 use std::{
     collections::BTreeSet,
+    mem,
     time::{Duration, Instant},
 };
 
@@ -62,7 +63,8 @@ impl Rendezvous {
             self.give_notice(now, kind, Some(until), text);
         } else if self.may_withdraw() {
             self.end_phase(now, None, true);
-        } else if self.request_due_at().is_some_and(|due| due <= now) {
+        }
+        if self.request_due_at().is_some_and(|due| due <= now) {
             self.is_save_due = false;
             self.last_request = Some(now);
             self.give_notice(now, NoticeKind::Save, None, String::new());
@@ -94,12 +96,14 @@ impl Rendezvous {
         Some((kind, until, first.text.clone()))
     }
 
-    /// Returns true if the round should end for waiting nodes, and these are gone.
+    /// Returns true if the round should end for waiting nodes, and this is no longer useful: the nodes are gone, or
+    /// a member has done all its work. Workers that have exited because of the notice must start again.
     fn may_withdraw(&self) -> bool {
-        let Phase::Running(running) = &self.phase else { return false };
-        let is_for_members =
-            running.notice.as_ref().is_some_and(|phase| phase.kind == NoticeKind::Members);
-        is_for_members && !self.has_room(&running.group, 0)
+        let Phase::Running(Running { group, notice: Some(phase), .. }) = &self.phase else {
+            return false;
+        };
+        let is_useless = !self.has_room(group, 0) || group.any_succeeded();
+        phase.kind == NoticeKind::Members && !phase.has_exits && is_useless
     }
 
     /// Begins a phase so that nodes can join after it.
@@ -126,7 +130,9 @@ impl Rendezvous {
             noticed.into_iter().map(|id| (self.host_name(&id), id)).collect();
         let Phase::Running(running) = &mut self.phase else { return };
         let has_changed = match (&mut running.notice, until) {
-            (Some(phase), Some(until)) if phase.ends_round() => phase.join(kind, until, leavers),
+            (Some(phase), Some(until)) if phase.ends_round() => {
+                phase.join(kind, until, leavers, text)
+            }
             // The checkpoint of the phase is the one that was requested.
             (Some(phase), None) if phase.ends_round() => false,
             (notice, until) => {
@@ -154,7 +160,7 @@ impl Rendezvous {
         info!(number = notice.number, about = notice.kind.name(), "notice given");
         let event = self.event(None, None, kind);
         self.set_notice_event(event);
-        self.send_guidance_to_all(now);
+        self.has_guidance = true;
     }
 
     /// Ends the phase. `step` is what all ranks have saved.
@@ -173,7 +179,8 @@ impl Rendezvous {
         };
         self.record_end_of_notice(kind);
         if is_withdrawn {
-            return self.send_guidance_to_all(now);
+            self.has_guidance = true;
+            return;
         }
         self.record_saving(now);
         if step.is_some() {
@@ -233,7 +240,11 @@ impl Rendezvous {
         (self.is_save_due && matches!(self.phase, Phase::Running(_))).then_some(last)
     }
 
-    fn send_guidance_to_all(&mut self, now: Instant) {
+    /// Sends all members the newest notice, if it has changed. They have received their admissions before.
+    pub(super) fn send_new_guidance(&mut self, now: Instant) {
+        if !mem::take(&mut self.has_guidance) {
+            return;
+        }
         let Phase::Running(running) = &self.phase else { return };
         let members: Vec<NodeId> = running.group.members().map(|(id, _)| id.clone()).collect();
         for id in members {

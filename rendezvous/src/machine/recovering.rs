@@ -22,7 +22,8 @@ use crate::{
     limits::{RECOVERY_MARGIN, TAKEOVER_COURTESY, after},
     machine::{Availability, Rendezvous, closing::Failures},
     message::{
-        Assignment, JobResult, KnownRound, NodeState, Registration, RestartReason, WaitReason,
+        Assignment, JobResult, KnownRound, NodeReport, NodeState, Registration, RestartReason,
+        WaitReason,
     },
     phase::{Gathering, Phase, Recovering, RecoveryStage, Regathering},
     roster::RosterNode,
@@ -476,12 +477,15 @@ impl Rendezvous {
         self.regather(Regathering { group, reason, since: now, loss, verdict: None });
     }
 
-    /// Returns true if the last round had succeeded on all members before its coordinator announced it.
+    /// Returns true if the last round had succeeded on all members before its coordinator announced it. Members
+    /// that have saved and exited because of a notice have not succeeded.
     fn have_succeeded(&self, members: &BTreeMap<GroupRank, NodeId>, size: u32) -> bool {
-        let mut states = members.values().map(|id| self.state(id));
+        let mut reports = members.values().map(|id| Some(&self.roster.get(id)?.report));
+        let has_succeeded =
+            |report: &NodeReport| report.state == NodeState::Succeeded && report.saved.is_none();
         !members.is_empty()
             && members.len() == size as usize
-            && states.all(|state| state == Some(NodeState::Succeeded))
+            && reports.all(|report| report.is_some_and(has_succeeded))
     }
 }
 

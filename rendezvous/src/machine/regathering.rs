@@ -118,9 +118,9 @@ impl Rendezvous {
                 self.finish();
                 return false;
             }
-            Availability::HostLeaving | Availability::ShuttingDown | Availability::Ended => {
-                return false;
-            }
+            // The nodes need not wait for another coordinator.
+            Availability::HostLeaving => return self.close_if_ending(),
+            Availability::ShuttingDown | Availability::Ended => return false,
         }
         if self.judge(now, shared) {
             return true;

@@ -48,9 +48,9 @@ impl Rendezvous {
         match state {
             NodeState::Leaving { .. } => {}
             NodeState::Running => self.note_running(now, id),
-            // Its workers have saved for the notice, and have exited because of it.
-            NodeState::Succeeded
-                if notice.as_ref().is_some_and(|phase| phase.has_answer_of(id)) => {}
+            NodeState::Succeeded if notice.as_mut().is_some_and(|phase| phase.note_exit(id)) => {
+                self.note_running(now, id);
+            }
             NodeState::Succeeded => {
                 group.set_succeeded(id);
                 let group_round = group.round;

@@ -15,6 +15,7 @@ mod journal;
 mod leases;
 mod leaving;
 mod membership;
+mod notices;
 mod owner_checks;
 mod persistence;
 mod progressing;

@@ -5,6 +5,7 @@
 //! - From [`Bug::OnlyNewList`] on, they concern the changes of the voters.
 //! - From [`Bug::SilenceBelowLease`] on, they concern etcd.
 //! - From [`Bug::DoubleRank`] on, they concern a job with one endpoint.
+//! - From [`Bug::LowestStep`] on, they concern notices and checkpoints.
 //!
 //! No bug orders lists by a counter instead of the term. Lists are a part of the replica, and have no order of their own. A unit test of
 //! the election verifies that the later term counts.
@@ -125,6 +126,24 @@ pub enum Bug {
     OthersCharges,
     /// The losses of nodes are missing in the journal. Breaks rule 12.
     LostEvents,
+    /// The lowest of the steps that nodes have saved counts as saved by all. Breaks rule q.
+    LowestStep,
+    /// A checkpoint for an earlier notice, or none, answers the newest notice. Breaks rule q.
+    OldAnswer,
+    /// No deadline of a coordinator is applied during a phase. Breaks rule p.
+    EndlessPhase,
+    /// A node that has received a notice stops its workers before others have saved. Breaks rule u.
+    EarlyLeaver,
+    /// A notice that joins a phase has a number of its own. Breaks rule v.
+    NewNumber,
+    /// A coordinator ignores notices that its predecessor has known. Breaks rule r.
+    ForgottenNotice,
+    /// Workers that have saved and exited with 0 count as succeeded. Breaks rule t.
+    ExitIsSuccess,
+    /// A round that was not charged counts as a failure without progress. Breaks rule s.
+    FreeRoundsCount,
+    /// Once all ranks have saved, the job counts as saved although it has worked since. Breaks rule q.
+    UnnoticedWork,
 }
 
 impl Bug {

@@ -1,7 +1,7 @@
 //! Runs the coordinator of a process while the process leads.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
 };
 
@@ -118,6 +118,8 @@ impl World {
             born_ms,
             ..JobState::new(JobUid::new(format!("job-{number}")))
         });
+        let mut job_state = job_state;
+        self.note_coordinator(&mut job_state);
         let overtime = self.bug.overtime().unwrap_or_default();
         let workers_until = match self.bug {
             Bug::NoWaitForOthers => local,
@@ -156,6 +158,7 @@ impl World {
             effects: VecDeque::new(),
             copying: None,
             is_over: false,
+            noticed: BTreeMap::new(),
             reports: MemberReports::default(),
             open: BTreeSet::new(),
             paused_until: None,

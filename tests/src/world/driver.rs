@@ -1,7 +1,7 @@
 //! Runs a coordinator as its driver does: most effects wait until the state is stored.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::{Duration, Instant},
 };
 
@@ -29,6 +29,8 @@ pub(super) struct Coordinator {
     pub(super) reports: MemberReports,
     /// True if this process no longer leads, so that nothing more will be copied.
     pub(super) is_over: bool,
+    /// The nodes that have reported a notice. True if the job ends.
+    pub(super) noticed: BTreeMap<NodeId, bool>,
     /// The streams that it has not ended.
     pub(super) open: BTreeSet<Peer>,
     /// The time until which deadlines are postponed after a pause.
@@ -94,7 +96,12 @@ impl Coordinator {
 
 impl World {
     /// Gives an input to the coordinator of a process, if one runs.
-    pub(super) fn call_coordinator(&mut self, id: &NodeId, input: Waiting) {
+    pub(super) fn call_coordinator(&mut self, id: &NodeId, mut input: Waiting) {
+        if let Waiting::Message(peer, message) = &mut input
+            && let FromNode::NodeReport(report) = &mut **message
+        {
+            self.note_report(id, peer, report);
+        }
         let bug = self.bug;
         let Some(now) = self.local(id) else { return };
         let Some(port) = self.port(id) else { return };
@@ -223,9 +230,10 @@ impl World {
             }
         }
         let Some(now) = self.local(id) else { return };
+        let ignores_deadlines = self.ignores_deadlines(id);
         let Some(port) = self.port(id) else { return };
         let Some(coordinator) = port.coordination.coordinator() else { return };
-        let due = coordinator.due(now).filter(|_| bug != Bug::NoTimeouts);
+        let due = coordinator.due(now).filter(|_| !ignores_deadlines);
         self.set_timer(id, Part::Coordinator, due);
     }
 
@@ -293,10 +301,12 @@ impl World {
     fn note_effect(&mut self, id: &NodeId, effect: &Effect) {
         if let Effect::Record(event) = effect {
             self.journal(event);
+            self.check_event(id, event);
         }
         if let Effect::Send { to, message: ToNode::Assignment(Assignment::Admit(admission)) } =
             effect
         {
+            self.check_admission(id, &to.node, admission.round);
             let coordinator = self.port(id).and_then(|port| port.coordination.coordinator());
             if let Some(uid) = coordinator.map(|one| one.rendezvous.job_uid().clone()) {
                 self.note_birth(id, uid, admission.round);

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use ragent_rendezvous::ids::{NodeId, Peer, RoundId};
+use ragent_rendezvous::{
+    ids::{NodeId, Peer, RoundId},
+    message::NoticeKind,
+};
 
 use super::{Event, World, etcd::StoreFault, losses::Way, node::AgentInput, rules::Stage};
 
@@ -57,6 +60,10 @@ pub(super) enum Fault {
     Join,
     /// The workers of a node succeed, and soon those of the others.
     Succeeds,
+    /// A node receives a notice.
+    Notice { kind: NoticeKind },
+    /// The node of a host receives the notice that it leaves.
+    NoticeAt { host: usize },
 }
 
 /// The host that a fault concerns.
@@ -187,6 +194,8 @@ impl World {
             Fault::Store(fault) => self.strike_store(fault),
             Fault::Join => self.join(),
             Fault::Succeeds => self.succeed(),
+            Fault::Notice { kind } => self.give_notice(kind),
+            Fault::NoticeAt { host } => self.give_notice_at(host),
         }
     }
 

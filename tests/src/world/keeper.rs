@@ -82,6 +82,7 @@ impl World {
             keeper.workers = Some(Workers { round, is_killed: false });
             keeper.ran = round.round;
             self.note_workers(id, round);
+            self.begin_training(id, round);
         }
         if self.record.succeeded == Some(round) {
             // The workers that were started earlier have succeeded with the same steps.

@@ -17,8 +17,8 @@ use ragent_rendezvous::{
     ids::{NodeId, Peer, Round, RoundId, StreamNumber, Term, VoterAddress, VoterId},
     known_job::{KnownJob, Seniority},
     message::{
-        FromNode, JobResult, NodeDescription, NodeReport, NodeState, Outcome, PROTOCOL_VERSION,
-        RefuseReason, Registration, ToNode,
+        FromNode, JobResult, NodeDescription, NodeReport, NodeState, NoticeKind, Outcome,
+        PROTOCOL_VERSION, RefuseReason, Registration, ToNode,
     },
     settings::Leases,
 };
@@ -57,6 +57,8 @@ pub(super) enum AgentInput {
     LeaseExpired(RoundId),
     /// SIGTERM.
     Terminate,
+    /// A notice, with the time that its source gives.
+    Notice(NoticeKind, Option<Duration>),
 }
 
 impl World {
@@ -138,12 +140,18 @@ impl World {
                 }
             }
             AgentInput::LeaseExpired(round) => {
+                self.note_disturbed(id);
+                let Some(agent) = self.agent(id) else { return };
                 if let Some(group) = agent.group.as_mut().filter(group_of(round)) {
                     group.supervisor.handle(now, supervisor::Input::Kill);
                     agent.node.handle_lease_expired(now);
                 }
             }
-            AgentInput::Terminate => agent.node.handle_signal(now, Signal::TERM),
+            AgentInput::Terminate => {
+                agent.node.handle_signal(now, Signal::TERM);
+                self.note_disturbed(id);
+            }
+            AgentInput::Notice(kind, within) => self.notify(id, now, kind, within),
         }
         self.settle_agent(id);
     }
@@ -190,6 +198,7 @@ impl World {
         if self.bug == Bug::LeftFromReceipt {
             self.count_from_receipt(id, &mut message);
         }
+        self.forge_guidance(&mut message);
         if let ToNode::Voters(voters) = &message {
             self.learn_voters(id, voters);
         }
@@ -383,6 +392,7 @@ impl World {
         match effect {
             Effect::Dial(stream) => self.dial_next(id, stream),
             Effect::Send { stream, mut message } => {
+                self.forge_message(&mut message);
                 match &mut message {
                     FromNode::NodeReport(report) => self.forge_report(report),
                     FromNode::KeepAlive { sequence, .. } => self.note_sent(id, *sequence),
@@ -392,7 +402,8 @@ impl World {
             }
             Effect::Drop(stream) => self.forget(&peer(stream)),
             Effect::Renew(until) => self.renew_lease(id, until),
-            Effect::LeaseLost => {}
+            Effect::LeaseLost => self.note_disturbed(id),
+            Effect::Local(Action::ShowNotice(notice)) => self.show_notice(id, notice),
             Effect::Local(Action::OpenStore) => {
                 let takes = self.random.millis(1, 300);
                 self.wake_agent(id, takes, AgentInput::StoreOpen);
@@ -409,7 +420,6 @@ impl World {
             }
             Effect::Local(
                 Action::Announce(_)
-                | Action::ShowNotice(_)
                 | Action::ReportWait(_)
                 | Action::CheckOwners(_)
                 | Action::ServeClients(_),
@@ -453,6 +463,7 @@ impl World {
 
     /// Records that an agent has ended by itself. Its process ends when its voter does.
     fn end_agent(&mut self, id: &NodeId, ending: Ending) {
+        self.check_ending(id, &ending);
         let Some(process) = self.processes.get_mut(id) else { return };
         process.agent = None;
         self.chronicle.note_stopped(id);

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use ragent_core::supervisor::{self, GroupEnd, Supervisor};
+use ragent_core::{
+    saves::SaveWatch,
+    supervisor::{self, GroupEnd, Supervisor},
+};
 use ragent_rendezvous::{
     ids::{GlobalRank, LocalRank, NodeId, RoundId},
     message::{NodeDescription, WorkerEnd, WorkerFailure},
@@ -15,6 +18,8 @@ use super::{World, node::AgentInput};
 pub(super) struct Group {
     pub(super) round: RoundId,
     pub(super) supervisor: Supervisor,
+    /// The checkpoints of its workers.
+    pub(super) saves: SaveWatch,
 }
 
 impl World {
@@ -23,7 +28,11 @@ impl World {
         let grace = self.shared.timeouts.stop_grace;
         let Some(agent) = self.agent(id) else { return };
         let size = agent.description.local_world_size.get();
-        agent.group = Some(Group { round, supervisor: Supervisor::new(size, grace) });
+        agent.group = Some(Group {
+            round,
+            supervisor: Supervisor::new(size, grace),
+            saves: SaveWatch::new(size),
+        });
         let takes = self.random.millis(0, 100);
         self.wake_agent(id, takes, AgentInput::Prepared(round));
     }

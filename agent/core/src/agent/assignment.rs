@@ -38,6 +38,10 @@ impl Agent {
     }
 
     fn wait(&mut self, now: Instant, round: RoundId, reason: WaitReason) {
+        if round.round > self.round.round {
+            // The job goes on without this node.
+            self.notices.complete_step = None;
+        }
         self.handle_wait_at_gate(now, reason);
         if self.waiting != Some((round, reason)) {
             self.waiting = Some((round, reason));
@@ -53,7 +57,8 @@ impl Agent {
                 self.lease_expired = false;
                 self.refused_clients.clear();
                 self.unreached_store = None;
-                self.notices.begin_round();
+                self.remove_notice();
+                self.notices.complete_step = None;
                 self.questions = owner_checks::questions();
                 self.waiting = None;
                 self.restarts_used = admission.restart_count;

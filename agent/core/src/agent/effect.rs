@@ -143,7 +143,8 @@ impl Ending {
     /// Returns the exit code for an ending without success, as listed in docs/exit-codes.md.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Unreachable { complete_step: Some(_), .. }
+            // Otherwise the job may go on without this node.
+            Self::Unreachable { complete_step: Some(_), has_left: true, .. }
             | Self::Closed(Outcome { result: JobResult::Saved { .. }, .. })
             | Self::Closed(Outcome {
                 result:

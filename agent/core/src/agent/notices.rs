@@ -65,9 +65,9 @@ pub(super) struct Notices {
     /// The newest notice of the round, and the time at which this node learned of it.
     shown: Option<(ShownNotice, Instant)>,
     /// The checkpoint with which the workers have answered it.
-    pub(super) saved: Option<Saved>,
+    saved: Option<Saved>,
     pub(super) requests: Requests,
-    /// The step up to which nothing is lost, as the coordinator has said; `None` if work was done since.
+    /// The step up to which nothing is lost, as the coordinator has said; `None` if a later round has begun.
     pub(super) complete_step: Option<u64>,
 }
 
@@ -84,10 +84,10 @@ impl Notices {
         self.received.as_ref().is_some_and(|(received, _)| !received.ends_job)
     }
 
-    /// Forgets the notice of an earlier round.
-    pub(super) fn begin_round(&mut self) {
-        self.shown = None;
-        self.saved = None;
+    /// Returns the checkpoint with which the workers have answered a notice that ends the round.
+    pub(super) fn answer(&self) -> Option<Saved> {
+        let ends_round = self.shown.as_ref().is_some_and(|(shown, _)| shown.until.is_some());
+        self.saved.filter(|_| ends_round)
     }
 }
 
@@ -101,11 +101,18 @@ impl Agent {
         if self.is_leaving() {
             return Err(NotTaken::TooLate);
         }
-        let is_running = matches!(self.state, AgentState::Running | AgentState::Succeeded);
+        let is_running = match self.state {
+            AgentState::Running | AgentState::Stopping => true,
+            // Its workers have exited because of a notice, and those of other nodes may still save.
+            AgentState::Succeeded => self.notices.answer().is_some(),
+            AgentState::Preparing
+            | AgentState::Ready { .. }
+            | AgentState::Leaving { .. }
+            | AgentState::Closing(_)
+            | AgentState::Finished => false,
+        };
         let longest = self.settings.notice;
-        if !received.ends_job
-            && (longest.is_zero() || !is_running && self.state != AgentState::Stopping)
-        {
+        if !received.ends_job && (longest.is_zero() || !is_running) {
             // Nothing of this node would be lost, or nobody wants to save.
             self.handle_signal(now, Signal::TERM);
             return Ok(());
@@ -196,15 +203,14 @@ impl Agent {
             self.notices.saved = answer;
             self.send_report(now);
         }
-        let complete = self.notices.complete_step;
-        if saves.newest.is_some_and(|newest| complete.is_some_and(|step| step < newest.step)) {
-            self.notices.complete_step = None;
-        }
     }
 
-    /// Notes that the workers have made progress.
-    pub(crate) fn handle_work(&mut self) {
-        self.notices.complete_step = None;
+    /// Removes the notice of a round whose workers have ended.
+    pub(super) fn remove_notice(&mut self) {
+        self.notices.saved = None;
+        if self.notices.shown.take().is_some() {
+            self.act(Action::ShowNotice(None));
+        }
     }
 
     /// Ends the notice of a round with the round.

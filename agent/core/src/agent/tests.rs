@@ -1,5 +1,7 @@
 //! One rule per test, as a conversation between a node and its coordinator.
 
+mod notices;
+
 use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, LocalRank, RoleRank},
     limits::OWNER_CHECK_INTERVAL,
