@@ -12,7 +12,7 @@ use ragent_rendezvous::{
     Rendezvous,
     ids::{JobUid, NodeId, Round, RoundId, RunId, StreamNumber},
     message::{KnownRound, NodeDescription, NodeReport, NodeState, PROTOCOL_VERSION, Registration},
-    settings::{JobState, Leases, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
+    settings::{JobState, Leases, NodeRange, Settings, SharedSettings},
     voter_count::VoterCount,
 };
 use ragent_store::{
@@ -102,22 +102,16 @@ fn registration(number: u32, nodes: u32) -> Registration {
             role: "default".to_owned(),
             script: "train.py".to_owned(),
             load: String::new(),
+            failure_domain: String::new(),
             local_world_size: NonZeroU32::MIN,
             node_rank: None,
         },
-        settings: SharedSettings {
-            nodes: NodeRange::new(nodes, nodes).expect("there is a node"),
-            max_restarts: 0,
-            timeouts: Timeouts::default(),
-            fixed_ranks: false,
-            store_access: StoreAccess::Members,
-            notice: Duration::ZERO,
-            no_progress_limit: 0,
-        },
+        settings: SharedSettings::new(NodeRange::new(nodes, nodes).expect("there is a node")),
         known_round: KnownRound::default(),
         restarts_used: 0,
         charged_through: Round(0),
         report: NodeReport::new(RoundId::default(), NodeState::Ready { store_port: 29500 }),
+        memory: None,
     }
 }
 

@@ -30,7 +30,10 @@ mod agent;
 pub mod claim;
 mod coordinator;
 mod failure;
+mod health;
 mod job_state;
+mod look;
+mod memory;
 mod notice;
 mod owner_checks;
 mod progress;
@@ -40,7 +43,10 @@ pub mod voter;
 
 use std::time::Duration;
 
-use ragent_rendezvous::ids::{Round, RoundId, Term};
+use ragent_rendezvous::{
+    ids::{Round, RoundId, Term},
+    message::LINE_MAX,
+};
 
 pub use self::{
     agent::FromAgent,
@@ -72,7 +78,17 @@ fn text(value: String, field: &'static str, limit: usize) -> Result<String, Malf
 
 /// Checks a name of at most [`limits::MAX_NAME_LEN`] bytes, on one line.
 fn name(value: String, field: &'static str) -> Result<String, Malformed> {
-    let value = text(value, field, limits::MAX_NAME_LEN)?;
+    one_line(value, field, limits::MAX_NAME_LEN)
+}
+
+/// Checks a line of at most [`LINE_MAX`] bytes.
+fn line(value: String, field: &'static str) -> Result<String, Malformed> {
+    one_line(value, field, LINE_MAX)
+}
+
+/// Checks a text of at most `limit` bytes, on one line.
+fn one_line(value: String, field: &'static str, limit: usize) -> Result<String, Malformed> {
+    let value = text(value, field, limit)?;
     if value.chars().any(char::is_control) {
         return Err(Malformed::OutOfRange(field));
     }
@@ -81,11 +97,21 @@ fn name(value: String, field: &'static str) -> Result<String, Malformed> {
 
 /// Returns the part of `value` that [`name`] accepts.
 fn fitted(value: &str) -> String {
+    fitted_to(value, limits::MAX_NAME_LEN)
+}
+
+/// Returns the part of `value` that [`line`] accepts.
+fn fitted_line(value: &str) -> String {
+    fitted_to(value, LINE_MAX)
+}
+
+/// Returns the part of `value` that [`one_line`] accepts.
+fn fitted_to(value: &str, limit: usize) -> String {
     let fit = value.chars().filter(|c| !c.is_control() && !turns_text(*c));
     let mut len = 0;
     let cut = fit.take_while(|c| {
         len += c.len_utf8();
-        len <= limits::MAX_NAME_LEN
+        len <= limit
     });
     cut.collect()
 }

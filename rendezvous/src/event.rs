@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::{
     account::{TimeState, TimeTotals},
     ids::{GlobalRank, LocalRank, NodeId, Round, Term},
-    message::{EvictReason, JobResult, NoticeKind, RestartReason, WorkerEnd},
+    message::{EvictReason, HealthClass, JobResult, NoticeKind, RestartReason, WorkerEnd},
 };
 
 /// Identifies an event. It grows with each event of a job, even after a restart of the coordinator.
@@ -147,6 +147,48 @@ pub enum EventKind {
     /// A member still has processes of the last round after all, according to a report that arrived
     /// late.
     RoundStillStopping,
+    /// The workers have made no progress for much longer than usual.
+    StallBegan {
+        /// The last step; `None` if the round has none yet.
+        step: Option<u64>,
+        /// The time since the last sign of progress, in milliseconds.
+        after_ms: u64,
+    },
+    /// The nodes have looked at their workers. Recorded again if a later look shows something else.
+    StallExplained {
+        /// The explanation.
+        text: String,
+        /// The rank for which the others wait, if one is known.
+        rank: Option<GlobalRank>,
+    },
+    /// The workers make progress again, or the round has ended.
+    StallEnded {
+        /// The new step; `None` if the round has ended without one.
+        step: Option<u64>,
+        /// The time since the last sign of progress before, in milliseconds.
+        after_ms: u64,
+    },
+    /// A round begins with a checkpoint in memory.
+    MemoryRestored {
+        /// The step of the checkpoint.
+        step: u64,
+        /// The number of nodes that fetch their part from another node.
+        fetching: u32,
+        /// The size of all these parts, in bytes.
+        bytes: u64,
+    },
+    /// A checkpoint in memory is not used again.
+    MemoryStruck {
+        /// Its step.
+        step: u64,
+        /// The reason.
+        reason: StrikeReason,
+    },
+    /// Checkpoints in memory are off, for the rest of the round or of the job.
+    MemoryOff {
+        /// The reason.
+        reason: String,
+    },
     /// The cost of a restart or of the first start. Recorded when the workers make progress again,
     /// or when they run if the job gives no signs of progress.
     RestartCost(RestartCost),
@@ -217,6 +259,22 @@ pub enum EventKind {
         /// True if the job needs the node before the end of its quarantine.
         early: bool,
     },
+    /// A node has reported that its machine is unhealthy.
+    NodeUnhealthy {
+        /// The need of the machine.
+        class: HealthClass,
+        /// The reason.
+        reason: String,
+        /// True if the node gets no place. False if the job needs it, or too many nodes report the same.
+        is_set_aside: bool,
+    },
+    /// A node has reported that its machine is healthy again.
+    NodeHealthy,
+    /// The user has excluded the host of a node, or excludes it no longer.
+    NodeExcluded {
+        /// The reason; `None` if the host is excluded no longer.
+        reason: Option<String>,
+    },
     /// The registration of a node was refused.
     NodeRefused {
         /// The name of the reason.
@@ -270,6 +328,12 @@ impl EventKind {
             Self::RoundEnded { .. } => "round_ended",
             Self::RoundStopped => "round_stopped",
             Self::RoundStillStopping => "round_still_stopping",
+            Self::StallBegan { .. } => "stall_began",
+            Self::StallExplained { .. } => "stall_explained",
+            Self::StallEnded { .. } => "stall_ended",
+            Self::MemoryRestored { .. } => "memory_restored",
+            Self::MemoryStruck { .. } => "memory_struck",
+            Self::MemoryOff { .. } => "memory_off",
             Self::RestartCost(_) => "restart_cost",
             Self::WorkerFailed { .. } => "worker_failed",
             Self::FailureCharged { .. } => "failure_charged",
@@ -281,6 +345,9 @@ impl EventKind {
             Self::NodeLeft => "node_left",
             Self::NodeQuarantined => "node_quarantined",
             Self::NodeReleased { .. } => "node_released",
+            Self::NodeUnhealthy { .. } => "node_unhealthy",
+            Self::NodeHealthy => "node_healthy",
+            Self::NodeExcluded { .. } => "node_excluded",
             Self::NodeRefused { .. } => "node_refused",
             Self::StoreClientsRefused { .. } => "store_clients_refused",
             Self::VotersChanged { .. } => "voters_changed",
@@ -297,6 +364,18 @@ fn kind_of_reason<S: Serializer>(reason: &RestartReason, to: S) -> Result<S::Ok,
 
 fn kind_of_result<S: Serializer>(result: &JobResult, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(result.kind())
+}
+
+/// The reason why a checkpoint in memory is not used again.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StrikeReason {
+    /// Rounds that began with it have failed, without a newer one.
+    Failures,
+    /// The checksum of a part is wrong at each of its holders.
+    Sum,
+    /// The script has refused it.
+    Script,
 }
 
 /// The cause of a restart, by which restarts are summed.
@@ -321,11 +400,15 @@ pub enum RestartCause {
     HostLeft,
     /// A notice was given, and nodes have left.
     Notice,
+    /// A machine was unhealthy.
+    BadMachine,
+    /// A checkpoint in memory could not be used.
+    MemoryUnusable,
 }
 
 impl RestartCause {
     /// All causes.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::FirstStart,
         Self::WorkerFailed,
         Self::NodeLost,
@@ -335,6 +418,8 @@ impl RestartCause {
         Self::CoordinatorRestarted,
         Self::HostLeft,
         Self::Notice,
+        Self::BadMachine,
+        Self::MemoryUnusable,
     ];
 
     /// Returns the name of the cause, for programs.
@@ -349,6 +434,8 @@ impl RestartCause {
             Self::CoordinatorRestarted => "coordinator_restarted",
             Self::HostLeft => "host_left",
             Self::Notice => "notice",
+            Self::BadMachine => "bad_machine",
+            Self::MemoryUnusable => "memory_unusable",
         }
     }
 }
@@ -363,6 +450,8 @@ impl From<&RestartReason> for RestartCause {
             RestartReason::NodeLeft { .. } => Self::NodeLeft,
             RestartReason::NodeLost { .. } => Self::NodeLost,
             RestartReason::Notice { .. } => Self::Notice,
+            RestartReason::BadMachine { .. } => Self::BadMachine,
+            RestartReason::MemoryUnusable { .. } => Self::MemoryUnusable,
             RestartReason::WorkerFailed { .. } => Self::WorkerFailed,
         }
     }

@@ -240,7 +240,7 @@ impl Rendezvous {
                 let reason = asks_reason.then(|| self.incomplete(now)).flatten();
                 let reason = reason.as_ref().map(Explanation::from);
                 let lease_left = self.lease_left(now);
-                self.send(from, ToNode::Echo { sequence, reason, lease_left });
+                self.send(from, ToNode::Echo { sequence, reason, lease_left, memory_whole: None });
                 return;
             }
             FromNode::Progress { text } => {
@@ -257,6 +257,8 @@ impl Rendezvous {
             }
             // The driver keeps it for the status of the job.
             FromNode::StoreUnreached(_) => return,
+            // The machine does not use them yet.
+            FromNode::MemoryReport(_) | FromNode::Digest(_) => return,
             FromNode::CheckOwners(asked) => {
                 self.check_owners(&from.node, &asked);
                 return;

@@ -11,6 +11,9 @@
 
 mod assignment;
 mod failure;
+mod health;
+mod look;
+mod memory;
 mod node_report;
 mod notice;
 mod outcome;
@@ -25,6 +28,17 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     assignment::{Admission, Assignment, EvictReason, RestartReason, WaitReason},
     failure::{WorkerEnd, WorkerFailure},
+    health::{HARDWARE_FACTS_MAX, HEALTH_KIND_MAX, HardwareFact, HealthClass, OomKill, Unhealthy},
+    look::{
+        Activity, DIGEST_GROUPS_MAX, DIGEST_MAX, DIGEST_WORKERS_MAX, Digest, FACTS_MAX,
+        GROUP_NAME_MAX, GroupLook, Hung, LAUNCHES_MAX, LISTED_RANKS_MAX, LaunchSource, Launched,
+        Look, LookPart, WorkerLook,
+    },
+    memory::{
+        ALL_SOURCES_BYTES_MAX, CheckpointId, MEMORY_BYTES_MAX, MemoryKind, MemoryPlan,
+        MemoryReport, MemoryUnusable, PARTS_MAX, Part, PartPlace, PartSources, SOURCES_MAX,
+        UnusableReason,
+    },
     node_report::{NodeReport, NodeState},
     notice::{
         Checkpoint, Guidance, NOTICE_HOSTS_MAX, NOTICE_TEXT_MAX, NodeNotice, Notice, NoticeKind,
@@ -46,6 +60,9 @@ use crate::{
 
 /// The longest progress report of workers that is passed on, in bytes: one line.
 pub const PROGRESS_MAX: usize = 200;
+
+/// The longest line about memory, a look or the health of a machine, in bytes. Other ones are cut.
+pub const LINE_MAX: usize = 200;
 
 /// The most refused addresses of a round's store that are reported.
 pub const REFUSED_CLIENTS_MAX: usize = 16;
@@ -97,6 +114,8 @@ pub struct Registration {
     pub charged_through: Round,
     /// The current state of the node.
     pub report: NodeReport,
+    /// The checkpoints in the node's memory; `None` if it keeps none.
+    pub memory: Option<MemoryReport>,
 }
 
 impl Registration {
@@ -128,6 +147,9 @@ pub struct NodeDescription {
     pub script: String,
     /// The load of the machine when it registered, for people; empty if unknown.
     pub load: String,
+    /// The nodes of one failure domain are lost together, for example those of a rack. A copy of a checkpoint
+    /// in memory never stays in its domain. If empty, the domain is the host.
+    pub failure_domain: String,
     /// The number of workers. Nodes may differ.
     pub local_world_size: NonZeroU32,
     /// `--node-rank`: the group rank if ranks are fixed, else a sort key among newcomers.
@@ -206,6 +228,10 @@ pub enum FromNode {
     CheckOwners(StoreConnections),
     /// The node answers [`ToNode::CheckOwners`].
     CheckedOwners(CheckedOwners),
+    /// The checkpoints in the node's memory.
+    MemoryReport(MemoryReport),
+    /// The node answers a [`Look`].
+    Digest(Digest),
     /// The node has received the outcome or its dismissal, and disconnects.
     Goodbye,
 }
@@ -225,6 +251,8 @@ pub enum ToNode {
         reason: Option<Explanation>,
         /// The time that is left of the coordinator's own lease, if it has one.
         lease_left: Option<Duration>,
+        /// The newest checkpoint in memory that is whole. Nodes free older ones.
+        memory_whole: Option<CheckpointId>,
     },
     /// Asks for an immediate sign of life.
     Probe {

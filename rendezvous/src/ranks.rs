@@ -128,6 +128,7 @@ mod tests {
             role: String::new(),
             script: String::new(),
             load: String::new(),
+            failure_domain: String::new(),
             local_world_size: NonZeroU32::MIN,
             node_rank,
             voter: None,

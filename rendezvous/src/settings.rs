@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 pub use crate::shared_settings::{
-    Leases, NodeRange, NodeRangeError, SharedSettings, StoreAccess, Timeouts,
+    Leases, MEMORY_COPIES_MAX, NodeRange, NodeRangeError, SharedSettings, StoreAccess, Timeouts,
 };
 use crate::{
     account::TimeTotals,

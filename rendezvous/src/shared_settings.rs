@@ -172,6 +172,32 @@ pub struct SharedSettings {
     /// The number of failures without a new step after which the job is closed: `--no-progress-limit`. Zero
     /// if it never is.
     pub no_progress_limit: u32,
+    /// True if the coordinator decides which worker hangs: `--hang-timeout auto`.
+    pub hang_auto: bool,
+    /// The number of copies of each checkpoint in memory on other nodes: `--memory-copies`. At most
+    /// [`MEMORY_COPIES_MAX`].
+    pub memory_copies: u32,
+}
+
+/// The most copies of a checkpoint in memory.
+pub const MEMORY_COPIES_MAX: u32 = 1;
+
+impl SharedSettings {
+    /// Returns the settings of a job with these numbers of nodes, without any restart, limit or time for
+    /// checkpoints.
+    pub fn new(nodes: NodeRange) -> Self {
+        Self {
+            nodes,
+            max_restarts: 0,
+            timeouts: Timeouts::default(),
+            fixed_ranks: false,
+            store_access: StoreAccess::default(),
+            notice: Duration::ZERO,
+            no_progress_limit: 0,
+            hang_auto: false,
+            memory_copies: MEMORY_COPIES_MAX,
+        }
+    }
 }
 
 /// The access rule of the workers' store: `--store-access`.

@@ -74,6 +74,12 @@ pub struct Snapshot {
     /// The newest step that all ranks have saved, if it is known.
     #[serde(default)]
     pub saved_step: Option<u64>,
+    /// The stall of the workers, while they make no progress for much longer than usual.
+    #[serde(default)]
+    pub stall: Option<Stall>,
+    /// The checkpoints in memory, if the script has saved any.
+    #[serde(default)]
+    pub memory: Option<MemoryStatus>,
     /// The outcome of the job, if it has ended.
     pub outcome: Option<Outcome>,
     /// The endpoint of the leader: the voter that coordinates the job, or the agent that was chosen through
@@ -101,6 +107,12 @@ impl Snapshot {
             saving.left_ms = 0;
         }
         snapshot.checkpoints = None;
+        if let Some(stall) = &mut snapshot.stall {
+            stall.for_ms = 0;
+        }
+        if let Some(memory) = &mut snapshot.memory {
+            memory.age_ms = None;
+        }
         for voter in &mut snapshot.voters {
             voter.silent_for = if voter.is_silent() { VOTER_SILENCE } else { Duration::ZERO };
         }
@@ -133,6 +145,8 @@ impl Snapshot {
             saving: self.saving.clone(),
             checkpoints: self.checkpoints,
             saved_step: self.saved_step,
+            stall: self.stall.clone(),
+            memory: self.memory.clone(),
             outcome: self.outcome.clone(),
             leader: self.leader.clone(),
             voters: self.voters.clone(),
@@ -270,6 +284,51 @@ pub struct CheckpointTimes {
 }
 
 impl Eq for CheckpointTimes {}
+
+/// The most bytes of [`Stall::text`].
+pub const STALL_TEXT_MAX: usize = 512;
+
+/// The most lines of [`Stall::facts`]. A line has at most [`LINE_MAX`](crate::message::LINE_MAX) bytes.
+pub const STALL_FACTS_MAX: usize = 8;
+
+/// Workers that make no progress for much longer than usual.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Stall {
+    /// The last step; `None` if the round has none yet.
+    pub step: Option<u64>,
+    /// The time since the last sign of progress, in milliseconds.
+    pub for_ms: u64,
+    /// The time from which on it counts as a stall, in milliseconds.
+    pub limit_ms: u64,
+    /// The explanation, as a sentence; `None` if the nodes have not answered yet. At most [`STALL_TEXT_MAX`]
+    /// bytes.
+    pub text: Option<String>,
+    /// Further facts, each on a line; at most [`STALL_FACTS_MAX`].
+    #[serde(default)]
+    pub facts: Vec<String>,
+    /// The rank for which the others wait, if one is known.
+    pub rank: Option<GlobalRank>,
+}
+
+/// The checkpoints in the memory of the nodes.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct MemoryStatus {
+    /// The newest step that is whole; `None` if none is.
+    pub step: Option<u64>,
+    /// True if each part of it is also held by a second node.
+    pub is_copied: bool,
+    /// The time since it became whole, in milliseconds.
+    pub age_ms: Option<u64>,
+    /// The usual time for which a `save` stops the workers, in milliseconds.
+    pub cost_ms: Option<u64>,
+    /// The memory that the node with the largest parts needs for them, in bytes.
+    pub needed: u64,
+    /// The most memory that this node may use for parts, in bytes.
+    pub limit: u64,
+    /// The reason why there is no newer checkpoint, or no copy; at most [`LINE_MAX`](crate::message::LINE_MAX)
+    /// bytes.
+    pub text: Option<String>,
+}
 
 /// The maximum number of [`RefusedPeer`] values: more than a person reads.
 pub const REFUSED_PEERS_MAX: usize = 64;
@@ -469,6 +528,12 @@ pub struct NodeSnapshot {
     pub standbys: Option<StandbyCounts>,
     /// The load of its machine when it last registered, if known.
     pub load: Option<String>,
+    /// The reason why its machine is unhealthy, if it is.
+    #[serde(default)]
+    pub unhealthy: Option<String>,
+    /// The reason for which the user has excluded its host, if it is excluded.
+    #[serde(default)]
+    pub excluded: Option<String>,
 }
 
 /// The state of a node, as the coordinator sees it.

@@ -124,6 +124,9 @@ impl Table {
             charged_through: self.past.charged_through,
             rounds_without_progress: self.past.rounds_without_progress,
             saved_step: self.past.saved_step,
+            memory: None,
+            buddy: None,
+            ward: None,
             master_address: self.master().address.clone(),
             master_port: self.master_port,
             store_clients: if rank == GroupRank(0) {
@@ -180,6 +183,7 @@ mod tests {
             role: role.to_owned(),
             script: String::new(),
             load: String::new(),
+            failure_domain: String::new(),
             local_world_size: NonZeroU32::new(workers).expect("a worker"),
             node_rank: None,
             voter: None,

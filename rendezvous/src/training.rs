@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ids::{GlobalRank, Round},
-    message::WorkerEnd,
+    message::{CheckpointId, WorkerEnd},
 };
 
 /// The most charged rounds that are remembered, and the highest `--no-progress-limit`.
@@ -30,7 +30,26 @@ pub struct Training {
     pub complete_step: Option<u64>,
     /// True if steps were reported or read, apart from those of checkpoints.
     pub has_steps: bool,
+    /// The longest time between two signs of progress in one round; zero if unknown.
+    pub longest_pause: Duration,
+    /// The longest time from the admission of a round to its first step; zero if unknown.
+    pub first_step: Duration,
+    /// The newest checkpoint in memory with which a round has failed. Older ones are not used again.
+    pub memory: Option<TriedCheckpoint>,
 }
+
+/// A checkpoint in memory with which rounds have failed.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct TriedCheckpoint {
+    /// The checkpoint.
+    pub checkpoint: CheckpointId,
+    /// The number of charged rounds that have begun with it, and in which no newer one became whole. After two,
+    /// it is not used again. [`MEMORY_TRIES_MAX`] if memory is off for the rest of the job.
+    pub tries: u32,
+}
+
+/// The highest number of tries.
+pub const MEMORY_TRIES_MAX: u32 = 3;
 
 impl Training {
     /// Notes that a round begins.
@@ -119,6 +138,9 @@ pub struct ChargedRound {
     pub end: WorkerEnd,
     /// The age of the job at that time.
     pub at: Duration,
+    /// True if it began with a checkpoint in memory.
+    #[serde(default)]
+    pub began_from_memory: bool,
 }
 
 #[cfg(test)]
@@ -133,6 +155,7 @@ mod tests {
             host_name: "node1".to_owned(),
             end: WorkerEnd::Exited(1),
             at: Duration::from_secs(60 * minutes),
+            began_from_memory: false,
         }
     }
 

@@ -80,6 +80,7 @@ pub(crate) fn registration(node_id: &str, address: &str, agent_port: u32) -> v1:
             role: "default".to_owned(),
             script: String::new(),
             load: String::new(),
+            failure_domain: String::new(),
             local_world_size: 1,
             node_rank: None,
             voter: None,
@@ -112,6 +113,7 @@ pub(crate) fn registration(node_id: &str, address: &str, agent_port: u32) -> v1:
         }),
         proof: Vec::new(),
         lost_term: 0,
+        memory: None,
     }
 }
 

@@ -14,7 +14,7 @@ use ragent_rendezvous::{
         Assignment, FromNode, KnownRound, NodeDescription, NodeReport, NodeState, PROTOCOL_VERSION,
         Registration, ToNode, WorkerEnd, WorkerFailure,
     },
-    settings::{JobState, Leases, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
+    settings::{JobState, Leases, NodeRange, Settings, SharedSettings},
     voter_count::VoterCount,
 };
 
@@ -22,15 +22,7 @@ const NODES: u32 = 1_000;
 
 fn shared() -> SharedSettings {
     let nodes = NodeRange::new(NODES, NODES).expect("min is max");
-    SharedSettings {
-        nodes,
-        max_restarts: 3,
-        timeouts: Timeouts::default(),
-        fixed_ranks: false,
-        store_access: StoreAccess::Members,
-        notice: Duration::ZERO,
-        no_progress_limit: 0,
-    }
+    SharedSettings { max_restarts: 3, ..SharedSettings::new(nodes) }
 }
 
 fn peer(n: u32) -> Peer {
@@ -56,6 +48,7 @@ fn registration(n: u32) -> Registration {
             role: "default".to_owned(),
             script: "train.py".to_owned(),
             load: String::new(),
+            failure_domain: String::new(),
             local_world_size: NonZeroU32::MIN,
             node_rank: None,
             voter: None,
@@ -65,6 +58,7 @@ fn registration(n: u32) -> Registration {
         restarts_used: 0,
         charged_through: Round(0),
         report: report(RoundId::default(), NodeState::Ready { store_port: 1 }),
+        memory: None,
     }
 }
 
@@ -86,6 +80,8 @@ fn failure(round: RoundId) -> WorkerFailure {
         stderr_tail: String::new(),
         is_final: false,
         error_file_age: None,
+        hardware: Vec::new(),
+        oom: None,
     }
 }
 

@@ -83,11 +83,20 @@ impl Replay {
             | EventKind::FailureNotCharged
             | EventKind::NoticeGiven { .. }
             | EventKind::NoticeOver { .. }
+            | EventKind::StallBegan { .. }
+            | EventKind::StallExplained { .. }
+            | EventKind::StallEnded { .. }
+            | EventKind::MemoryRestored { .. }
+            | EventKind::MemoryStruck { .. }
+            | EventKind::MemoryOff { .. }
             | EventKind::NodeLost { was_member: false, .. }
             | EventKind::NodeLeaseExpired
             | EventKind::NodeLeft
             | EventKind::NodeQuarantined
             | EventKind::NodeReleased { .. }
+            | EventKind::NodeUnhealthy { .. }
+            | EventKind::NodeHealthy
+            | EventKind::NodeExcluded { .. }
             | EventKind::NodeRefused { .. }
             | EventKind::StoreClientsRefused { .. }
             | EventKind::VotersChanged { .. }

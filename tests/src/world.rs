@@ -224,6 +224,8 @@ impl World {
             nodes: NodeRange::new(min, max).expect("min is at most max"),
             max_restarts: u32::try_from(random.between(0, 6)).unwrap_or(0),
             timeouts,
+            hang_auto: false,
+            memory_copies: 1,
             fixed_ranks: false,
             store_access: StoreAccess::Members,
             notice: Duration::ZERO,

@@ -31,7 +31,11 @@ mod voters;
 use std::{collections::BTreeSet, net::SocketAddr, num::NonZeroU32, path::PathBuf, time::Duration};
 
 use nix::sys::signal::Signal;
-use ragent_rendezvous::{ids::RunId, settings::SharedSettings, voter_count::VoterCount};
+use ragent_rendezvous::{
+    ids::RunId,
+    settings::{MEMORY_COPIES_MAX, SharedSettings},
+    voter_count::VoterCount,
+};
 
 pub use self::{
     argument::Argument,
@@ -276,6 +280,8 @@ impl JobSpec {
                 store_access: errors.or_default(arguments.store_access()),
                 notice: errors.or_default(arguments.notice()),
                 no_progress_limit: errors.or_default(arguments.no_progress_limit()),
+                hang_auto: false,
+                memory_copies: MEMORY_COPIES_MAX,
             },
             auth,
             credentials: Credentials::default(),

@@ -12,7 +12,7 @@ use ragent_rendezvous::{
     grant::Grant,
     ids::{GlobalRank, GroupRank, JobUid, NodeId, Round, RoundId, RunId, StreamNumber, Term},
     message::{KnownRound, NodeDescription, NodeReport, NodeState, PROTOCOL_VERSION, Registration},
-    settings::{JobState, Leases, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
+    settings::{JobState, Leases, NodeRange, Settings, SharedSettings},
     snapshot::{JobTime, NodeSnapshot, NodeStateName, PhaseName, Snapshot},
     voter_count::VoterCount,
 };
@@ -81,6 +81,8 @@ pub fn empty_snapshot() -> Snapshot {
         saving: None,
         checkpoints: None,
         saved_step: None,
+        stall: None,
+        memory: None,
         progress: None,
         refused_clients: Vec::new(),
         refused_peers: Vec::new(),
@@ -109,6 +111,8 @@ pub fn nodes(members: u32, spares: u32) -> Vec<NodeSnapshot> {
         progress_age_ms: None,
         standbys: None,
         load: None,
+        unhealthy: None,
+        excluded: None,
     };
     (0..members + spares).map(node).collect()
 }
@@ -135,22 +139,16 @@ pub fn registration(name: &str) -> Registration {
             role: "default".to_owned(),
             script: "train.py".to_owned(),
             load: String::new(),
+            failure_domain: String::new(),
             local_world_size: NonZeroU32::MIN,
             node_rank: None,
         },
-        settings: SharedSettings {
-            nodes: NodeRange::new(1, 3).expect("a range"),
-            max_restarts: 0,
-            timeouts: Timeouts::default(),
-            fixed_ranks: false,
-            store_access: StoreAccess::Members,
-            notice: Duration::ZERO,
-            no_progress_limit: 0,
-        },
+        settings: SharedSettings::new(NodeRange::new(1, 3).expect("a range")),
         known_round: KnownRound::default(),
         restarts_used: 0,
         charged_through: Round(0),
         report: NodeReport::new(round, NodeState::Ready { store_port: 9 }),
+        memory: None,
     }
 }
 

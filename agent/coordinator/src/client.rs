@@ -142,7 +142,7 @@ pub enum StreamEvent {
     /// The other process has accepted the stream. Its answer may come later.
     Accepted(StreamNumber),
     /// A message was received.
-    Message(StreamNumber, FromCoordinator),
+    Message(StreamNumber, Box<FromCoordinator>),
     /// The stream has ended.
     Ended(StreamNumber, StreamError),
 }
@@ -221,7 +221,7 @@ async fn open_stream(
     while let Some(message) = messages.message().await.map_err(|_| StreamError::Broken(remote))? {
         let message = FromCoordinator::try_from(message)
             .map_err(|error| StreamError::Protocol { address: remote, source: Box::new(error) })?;
-        let event = StreamEvent::Message(stream, message);
+        let event = StreamEvent::Message(stream, Box::new(message));
         events.send(event).await.map_err(|_| StreamError::GivenUp)?;
     }
     Ok(())

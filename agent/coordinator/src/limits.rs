@@ -74,7 +74,8 @@ pub(crate) const HELD_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) const MAX_DEATH_NOTICE: usize = 1024;
 /// Size of a message of an agent. The largest one names 256 connections to a store, and has 30 KiB.
 pub(crate) const MAX_AGENT_MESSAGE: usize = 64 << 10;
-/// Size of a message of a coordinator. The largest one has the addresses of 65,536 clients of a store, at most 41 bytes each.
+/// Size of a message of a coordinator. The largest one has the addresses of 65,536 clients of a store, at most 41 bytes each, and those of
+/// the holders of a checkpoint in memory, at most 768 KiB.
 pub(crate) const MAX_COORDINATOR_MESSAGE: usize = 4 << 20;
 /// Death notices that a voter keeps. Further ones replace the oldest. A node that loses its notice is evicted at the end of its lease.
 pub(crate) const MAX_DEATH_NOTICES: usize = 512;

@@ -177,6 +177,8 @@ mod tests {
             progress_age_ms: None,
             standbys: None,
             load: None,
+            unhealthy: None,
+            excluded: None,
         };
         for elsewhere in [Some("192.0.2.1"), None] {
             let reached = reach(&node(elsewhere)).await;

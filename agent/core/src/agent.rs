@@ -233,6 +233,8 @@ impl Agent {
             notice: self.notices.of_node(now),
             saved: self.notices.answer(),
             requests: self.notices.requests,
+            unhealthy: None,
+            memory_unusable: None,
         }
     }
 
@@ -477,8 +479,11 @@ impl Agent {
     }
 }
 
-/// Adds `time` to both ages of a failure.
+/// Adds `time` to all ages of a failure.
 fn grow_older(failure: &mut WorkerFailure, time: Duration) {
     failure.age = failure.age.saturating_add(time);
     failure.error_file_age = failure.error_file_age.map(|age| age.saturating_add(time));
+    for fact in &mut failure.hardware {
+        fact.age = fact.age.saturating_add(time);
+    }
 }

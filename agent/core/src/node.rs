@@ -200,7 +200,7 @@ impl Node {
                 self.handle_welcome(now, stream, &welcome);
             }
             ToNode::Refuse(reason) => self.agent.handle_refused(reason),
-            ToNode::Echo { sequence, reason, lease_left } => {
+            ToNode::Echo { sequence, reason, lease_left, memory_whole: _ } => {
                 self.link.handle_echo(now, sequence, lease_left);
                 self.agent.handle_echo(sequence, reason);
             }

@@ -97,6 +97,8 @@ fn failure() -> WorkerFailure {
         stderr_tail: "one\ntwo".to_owned(),
         is_final: false,
         error_file_age: None,
+        hardware: Vec::new(),
+        oom: None,
     }
 }
 

@@ -54,7 +54,7 @@ use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{LocalRank, NodeId, RoundId, RunId},
     message::{Admission, KnownRound, NodeDescription, StepSource, WorkerEnd, WorkerFailure},
-    settings::{Leases, NodeRange, SharedSettings, StoreAccess, Timeouts},
+    settings::{Leases, NodeRange, SharedSettings, Timeouts},
 };
 use ragent_store::StoreThread;
 use serde_json::{Value, json};
@@ -141,14 +141,11 @@ async fn measure(args: &Args, coordinators: &mut Coordinators) -> Result<Value> 
         }
     }
     let left = if args.then == Some(Blow::Lose) { count - 1 } else { count };
+    let nodes = NodeRange::new(left as u32, count as u32).context("there must be an agent left")?;
     let shared = SharedSettings {
-        nodes: NodeRange::new(left as u32, count as u32).context("there must be an agent left")?,
         max_restarts: 1,
         timeouts: Timeouts { shrink: Duration::ZERO, ..Timeouts::default() },
-        fixed_ranks: false,
-        store_access: StoreAccess::Members,
-        notice: Duration::ZERO,
-        no_progress_limit: 0,
+        ..SharedSettings::new(nodes)
     };
     // The first of several. They have different costs.
     let pid = coordinators.processes[0].id();
@@ -436,6 +433,8 @@ fn failure(admission: &Admission) -> WorkerFailure {
         stderr_tail: String::new(),
         is_final: false,
         error_file_age: None,
+        hardware: Vec::new(),
+        oom: None,
     }
 }
 
@@ -454,6 +453,7 @@ fn agent(number: u32, coordinators: &Coordinators, shared: SharedSettings) -> Ag
         role: "default".to_owned(),
         script: "train.py".to_owned(),
         load: String::new(),
+        failure_domain: String::new(),
         local_world_size: NonZeroU32::MIN,
         node_rank: None,
     };

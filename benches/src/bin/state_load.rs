@@ -18,7 +18,7 @@ use ragent_rendezvous::{
         FromNode, KnownRound, NodeDescription, NodeReport, NodeState, PROTOCOL_VERSION,
         Registration, StepProgress, StepSource,
     },
-    settings::{JobState, Leases, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
+    settings::{JobState, Leases, NodeRange, Settings, SharedSettings},
     voter_count::VoterCount,
 };
 use serde_json::{Value, json};
@@ -183,21 +183,15 @@ fn registration(number: u32, node_id: NodeId, nodes: NodeRange) -> Registration 
             role: "default".to_owned(),
             script: "train.py".to_owned(),
             load: String::new(),
+            failure_domain: String::new(),
             local_world_size: NonZeroU32::MIN.saturating_add(7),
             node_rank: None,
         },
-        settings: SharedSettings {
-            nodes,
-            max_restarts: 0,
-            timeouts: Timeouts::default(),
-            fixed_ranks: false,
-            store_access: StoreAccess::Members,
-            notice: Duration::ZERO,
-            no_progress_limit: 0,
-        },
+        settings: SharedSettings::new(nodes),
         known_round: KnownRound::default(),
         restarts_used: 0,
         charged_through: Round(0),
         report: NodeReport::new(RoundId::default(), NodeState::Ready { store_port: 29500 }),
+        memory: None,
     }
 }

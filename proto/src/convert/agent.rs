@@ -87,6 +87,10 @@ impl TryFrom<v1::AgentMessage> for FromAgent {
                 Self::Message(FromNode::Progress { text })
             }
             Message::Standbys(standbys) => Self::Message(FromNode::Standbys(standbys.try_into()?)),
+            Message::MemoryReport(report) => {
+                Self::Message(FromNode::MemoryReport(report.try_into()?))
+            }
+            Message::Digest(digest) => Self::Message(FromNode::Digest(digest.try_into()?)),
         })
     }
 }
@@ -135,6 +139,10 @@ impl From<FromAgent> for v1::AgentMessage {
                 Message::Progress(v1::Progress { text: printable(&text) })
             }
             FromAgent::Message(FromNode::Standbys(standbys)) => Message::Standbys(standbys.into()),
+            FromAgent::Message(FromNode::MemoryReport(report)) => {
+                Message::MemoryReport(report.into())
+            }
+            FromAgent::Message(FromNode::Digest(digest)) => Message::Digest(digest.into()),
         };
         Self { message: Some(message) }
     }
@@ -222,6 +230,7 @@ impl From<Registration> for v1::Registration {
             job: registration.job.map(Into::into),
             ended: registration.ended.iter().map(ToString::to_string).collect(),
             waited_ms: to_millis(registration.waited),
+            memory: registration.memory.map(Into::into),
         }
     }
 }
@@ -250,6 +259,7 @@ impl TryFrom<v1::Registration> for Registration {
             job: registration.job.map(TryInto::try_into).transpose()?,
             ended: voter::ended_jobs(registration.ended, "registration.ended")?,
             waited: Duration::from_millis(registration.waited_ms),
+            memory: registration.memory.map(TryInto::try_into).transpose()?,
         })
     }
 }
@@ -295,6 +305,7 @@ impl From<NodeDescription> for v1::Node {
             role: node.role,
             script: fitted(&node.script),
             load: fitted(&node.load),
+            failure_domain: node.failure_domain,
             local_world_size: node.local_world_size.get(),
             node_rank: node.node_rank,
             voter: node.voter.as_ref().map(|member| member.voter.0),
@@ -322,6 +333,7 @@ impl TryFrom<v1::Node> for NodeDescription {
             role: name(node.role, "node.role")?,
             script: name(node.script, "node.script")?,
             load: name(node.load, "node.load")?,
+            failure_domain: name(node.failure_domain, "node.failure_domain")?,
             local_world_size: NonZeroU32::new(node.local_world_size)
                 .filter(|workers| workers.get() <= limits::MAX_LOCAL_WORLD_SIZE)
                 .ok_or(Malformed::OutOfRange("node.local_world_size"))?,
@@ -358,6 +370,8 @@ impl From<NodeReport> for v1::NodeReport {
             notice: report.notice.map(Into::into),
             saved: report.saved.map(Into::into),
             requests: Some(report.requests.into()),
+            unhealthy: report.unhealthy.map(|unhealthy| (*unhealthy).into()),
+            memory_unusable: report.memory_unusable.map(|unusable| (*unusable).into()),
         }
     }
 }
@@ -385,6 +399,12 @@ impl TryFrom<v1::NodeReport> for NodeReport {
             notice: report.notice.map(TryInto::try_into).transpose()?,
             saved: report.saved.map(TryInto::try_into).transpose()?,
             requests: report.requests.map(Into::into).unwrap_or_default(),
+            unhealthy: report.unhealthy.map(TryInto::try_into).transpose()?.map(Box::new),
+            memory_unusable: report
+                .memory_unusable
+                .map(TryInto::try_into)
+                .transpose()?
+                .map(Box::new),
         })
     }
 }

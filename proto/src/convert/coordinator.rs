@@ -13,8 +13,8 @@ use ragent_rendezvous::{
 };
 
 use super::{
-    list, millis, name, nonempty, notice::hosts, port, printable, progress::optional_step,
-    required, round, text, to_millis, to_round, voter,
+    fitted_line, line, list, memory, millis, name, nonempty, notice::hosts, port, printable,
+    progress::optional_step, required, round, text, to_millis, to_round, voter,
 };
 use crate::{
     Malformed, Proof, limits,
@@ -98,14 +98,17 @@ impl From<FromCoordinator> for v1::CoordinatorMessage {
             FromCoordinator::Message(message) => match message {
                 ToNode::Welcome(welcome) => Message::Welcome(welcome.into()),
                 ToNode::Refuse(reason) => Message::Refusal(reason.into()),
-                ToNode::Echo { sequence, reason, lease_left } => Message::Echo(v1::KeepAlive {
-                    sequence,
-                    asks_reason: false,
-                    reason: reason.map(Into::into),
-                    lease_left_ms: lease_left.map(to_lease_left),
-                    progress: None,
-                    checkpoint: None,
-                }),
+                ToNode::Echo { sequence, reason, lease_left, memory_whole } => {
+                    Message::Echo(v1::KeepAlive {
+                        sequence,
+                        asks_reason: false,
+                        reason: reason.map(Into::into),
+                        lease_left_ms: lease_left.map(to_lease_left),
+                        progress: None,
+                        checkpoint: None,
+                        memory_whole: memory_whole.map(Into::into),
+                    })
+                }
                 ToNode::Probe { round } => Message::Probe(v1::Probe { round: to_round(round) }),
                 ToNode::Assignment(assignment) => Message::Assignment(assignment.into()),
                 ToNode::HostLeaving => Message::HostLeaving(v1::HostLeaving {}),
@@ -145,9 +148,12 @@ impl TryFrom<v1::CoordinatorMessage> for FromCoordinator {
                 lease_left_ms,
                 progress: _,
                 checkpoint: _,
+                memory_whole,
             }) => {
                 let reason = reason.map(TryInto::try_into).transpose()?;
-                ToNode::Echo { sequence, reason, lease_left: lease_left_ms.map(from_lease_left) }
+                let lease_left = lease_left_ms.map(from_lease_left);
+                let memory_whole = memory_whole.map(TryInto::try_into).transpose()?;
+                ToNode::Echo { sequence, reason, lease_left, memory_whole }
             }
             Message::Probe(probe) => ToNode::Probe { round: round(probe.round, "probe.round")? },
             Message::Assignment(assignment) => ToNode::Assignment(assignment.try_into()?),
@@ -293,9 +299,10 @@ impl From<Assignment> for v1::Assignment {
     fn from(assignment: Assignment) -> Self {
         use assignment::Assignment as Wire;
         let assignment = match assignment {
-            Assignment::Wait { round, reason } => Wire::Wait(v1::Wait {
+            Assignment::Wait { round, reason, memory } => Wire::Wait(v1::Wait {
                 round: to_round(round),
                 reason: v1::WaitReason::from(reason).into(),
+                memory: memory.map(Into::into),
             }),
             Assignment::Admit(admission) => Wire::Admit(admission.into()),
             Assignment::Restart { round, reason, complete_step } => Wire::Restart(v1::Restart {
@@ -323,6 +330,7 @@ impl TryFrom<v1::Assignment> for Assignment {
             Wire::Wait(wait) => Self::Wait {
                 reason: wait.reason().try_into()?,
                 round: round(wait.round, "wait.round")?,
+                memory: wait.memory.map(TryInto::try_into).transpose()?,
             },
             Wire::Admit(admission) => Self::Admit(admission.try_into()?),
             Wire::Restart(restart) => Self::Restart {
@@ -344,7 +352,7 @@ enumeration!(
     WaitReason,
     WaitReason,
     "wait.reason",
-    [Gathering, NextRound, Spare, Quarantined, Recovering, Ending]
+    [Gathering, NextRound, Spare, Quarantined, Recovering, Ending, Unhealthy, Excluded]
 );
 enumeration!(EvictReason, EvictReason, "evict.reason", [DeathNotice, Silent, NotBack, Quarantined]);
 
@@ -371,6 +379,14 @@ impl From<RestartReason> for restart::Reason {
             RestartReason::Notice { kind, hosts } => {
                 let kind = v1::NoticeKind::from(kind).into();
                 Self::Notice(restart::NoticeOver { kind, hosts })
+            }
+            RestartReason::BadMachine { host_name, reason } => {
+                let reason = fitted_line(&reason);
+                Self::BadMachine(restart::BadMachine { host_name, reason })
+            }
+            RestartReason::MemoryUnusable { host_name, unusable } => {
+                let unusable = Some(unusable.into());
+                Self::MemoryUnusable(restart::MemoryUnusableOn { host_name, unusable })
             }
             RestartReason::WorkerFailed { host_name, global_rank, end } => {
                 Self::WorkerFailed(restart::WorkerFailed {
@@ -411,6 +427,16 @@ impl TryFrom<restart::Reason> for RestartReason {
                 kind: notice.kind().try_into()?,
                 hosts: hosts(notice.hosts, "restart.hosts")?,
             },
+            Reason::BadMachine(restart::BadMachine { host_name, reason }) => Self::BadMachine {
+                host_name: name(host_name, "restart.host_name")?,
+                reason: line(reason, "restart.reason")?,
+            },
+            Reason::MemoryUnusable(restart::MemoryUnusableOn { host_name, unusable }) => {
+                Self::MemoryUnusable {
+                    host_name: name(host_name, "restart.host_name")?,
+                    unusable: required(unusable, "restart.unusable")?.try_into()?,
+                }
+            }
             Reason::WorkerFailed(failed) => Self::WorkerFailed {
                 host_name: name(failed.host_name, "restart.host_name")?,
                 global_rank: GlobalRank(failed.global_rank),
@@ -437,6 +463,9 @@ impl From<Admission> for v1::Admission {
             store_clients: admission.store_clients.iter().map(IpAddr::to_string).collect(),
             rounds_without_progress: admission.rounds_without_progress,
             saved_step: admission.saved_step,
+            memory: admission.memory.map(|plan| (*plan).into()),
+            buddy: admission.buddy,
+            ward: admission.ward.map(|rank| rank.0),
         }
     }
 }
@@ -451,6 +480,10 @@ impl TryFrom<v1::Admission> for Admission {
         if admission.first_global_rank >= admission.world_size {
             return Err(Malformed::OutOfRange("admission.first_global_rank"));
         }
+        if admission.ward.is_some_and(|ward| ward >= admission.group_world_size) {
+            return Err(Malformed::OutOfRange("admission.ward"));
+        }
+        let buddy = admission.buddy.map(|buddy| memory::address(buddy, "admission.buddy"));
         Ok(Self {
             round: round(admission.round, "admission.round")?,
             group_rank: GroupRank(admission.group_rank),
@@ -473,6 +506,9 @@ impl TryFrom<v1::Admission> for Admission {
             )?,
             rounds_without_progress: admission.rounds_without_progress,
             saved_step: optional_step(admission.saved_step, "admission.saved_step")?,
+            memory: admission.memory.map(TryInto::try_into).transpose()?.map(Box::new),
+            buddy: buddy.transpose()?,
+            ward: admission.ward.map(GroupRank),
         })
     }
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use ragent_rendezvous::{
     ids::{GlobalRank, LocalRank, Round},
     message::{
-        DepartedNode, DepartedNodes, Departure, JobResult, Outcome, WorkerEnd, WorkerFailure,
+        DepartedNode, DepartedNodes, Departure, HARDWARE_FACTS_MAX, JobResult, Outcome, WorkerEnd,
+        WorkerFailure,
     },
     training::CHARGED_ROUNDS_MAX,
 };
@@ -72,15 +73,17 @@ impl From<WorkerFailure> for v1::WorkerFailure {
             stderr_tail: printable(&failure.stderr_tail),
             is_final: failure.is_final,
             error_file_age_us: failure.error_file_age.map(to_micros),
+            hardware: failure.hardware.into_iter().map(Into::into).collect(),
+            oom: failure.oom.map_or(v1::OomKill::Unspecified, Into::into).into(),
         }
     }
 }
 
-fn to_micros(age: Duration) -> u64 {
+pub(super) fn to_micros(age: Duration) -> u64 {
     u64::try_from(age.as_micros()).unwrap_or(u64::MAX)
 }
 
-fn micros(age_us: u64, field: &'static str) -> Result<Duration, Malformed> {
+pub(super) fn micros(age_us: u64, field: &'static str) -> Result<Duration, Malformed> {
     if age_us / 1000 > limits::MAX_DURATION_MS {
         return Err(Malformed::OutOfRange(field));
     }
@@ -95,6 +98,8 @@ impl TryFrom<v1::WorkerFailure> for WorkerFailure {
             value.map(|value| text(value, field, limit)).transpose()
         };
         Ok(Self {
+            // A name that only a later build has is unknown here.
+            oom: failure.oom().try_into().ok(),
             host_name: name(failure.host_name, "failure.host_name")?,
             round: round(failure.round, "failure.round")?,
             global_rank: GlobalRank(failure.global_rank),
@@ -110,6 +115,12 @@ impl TryFrom<v1::WorkerFailure> for WorkerFailure {
                 .error_file_age_us
                 .map(|age| micros(age, "failure.error_file_age_us"))
                 .transpose()?,
+            hardware: list(
+                failure.hardware,
+                "failure.hardware",
+                HARDWARE_FACTS_MAX,
+                TryInto::try_into,
+            )?,
         })
     }
 }

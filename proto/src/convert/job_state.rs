@@ -4,7 +4,7 @@ use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, JobUid, NodeId, ProofKey, Round, Term},
     limits::HOST_TALLIES_MAX,
     settings::{HostMember, HostTally, JobState},
-    training::{CHARGED_ROUNDS_MAX, ChargedRound, Training},
+    training::{CHARGED_ROUNDS_MAX, ChargedRound, MEMORY_TRIES_MAX, Training, TriedCheckpoint},
 };
 
 use super::{
@@ -93,6 +93,9 @@ impl From<Training> for v1::Training {
             saved_step,
             complete_step,
             has_steps,
+            longest_pause,
+            first_step,
+            memory,
         } = training;
         Self {
             highest_step,
@@ -101,6 +104,9 @@ impl From<Training> for v1::Training {
             saved_step,
             complete_step,
             has_steps,
+            longest_pause_ms: to_millis(longest_pause),
+            first_step_ms: to_millis(first_step),
+            memory: memory.map(Into::into),
         }
     }
 }
@@ -121,15 +127,18 @@ impl TryFrom<v1::Training> for Training {
             saved_step: optional_step(training.saved_step, "training.saved_step")?,
             complete_step: optional_step(training.complete_step, "training.complete_step")?,
             has_steps: training.has_steps,
+            longest_pause: millis(training.longest_pause_ms, "training.longest_pause_ms")?,
+            first_step: millis(training.first_step_ms, "training.first_step_ms")?,
+            memory: training.memory.map(TryInto::try_into).transpose()?,
         })
     }
 }
 
 impl From<ChargedRound> for v1::ChargedRound {
     fn from(charged: ChargedRound) -> Self {
-        let ChargedRound { round, step, rank, host_name, end, at } = charged;
+        let ChargedRound { round, step, rank, host_name, end, at, began_from_memory } = charged;
         let (end, at_ms) = (Some(end.into()), to_millis(at));
-        Self { round: round.0, step, rank: rank.0, host_name, end, at_ms }
+        Self { round: round.0, step, rank: rank.0, host_name, end, at_ms, began_from_memory }
     }
 }
 
@@ -144,7 +153,26 @@ impl TryFrom<v1::ChargedRound> for ChargedRound {
             host_name: name(charged.host_name, "charged_round.host_name")?,
             end: required(charged.end, "charged_round.end")?.try_into()?,
             at: millis(charged.at_ms, "charged_round.at_ms")?,
+            began_from_memory: charged.began_from_memory,
         })
+    }
+}
+
+impl From<TriedCheckpoint> for v1::TriedCheckpoint {
+    fn from(TriedCheckpoint { checkpoint, tries }: TriedCheckpoint) -> Self {
+        Self { checkpoint: Some(checkpoint.into()), tries }
+    }
+}
+
+impl TryFrom<v1::TriedCheckpoint> for TriedCheckpoint {
+    type Error = Malformed;
+
+    fn try_from(tried: v1::TriedCheckpoint) -> Result<Self, Malformed> {
+        if !(1..=MEMORY_TRIES_MAX).contains(&tried.tries) {
+            return Err(Malformed::OutOfRange("tried_checkpoint.tries"));
+        }
+        let checkpoint = required(tried.checkpoint, "tried_checkpoint.checkpoint")?.try_into()?;
+        Ok(Self { checkpoint, tries: tried.tries })
     }
 }
 

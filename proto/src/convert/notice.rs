@@ -5,7 +5,10 @@ use ragent_rendezvous::message::{
     Requests, Saved,
 };
 
-use super::{fitted, list, millis, name, progress::step, round, text, to_millis, to_round};
+use super::{
+    fitted_line, fitted_to, line, list, millis, name, one_line, progress::step, round, to_millis,
+    to_round,
+};
 use crate::{Malformed, v1};
 
 enumeration!(NoticeKind, NoticeKind, "notice.kind", [Save, Members, Leave, End]);
@@ -17,12 +20,12 @@ pub(super) fn hosts(hosts: Vec<String>, field: &'static str) -> Result<Vec<Strin
 
 /// Parses the text of a notice: one line.
 fn source(source: String, field: &'static str) -> Result<String, Malformed> {
-    name(text(source, field, NOTICE_TEXT_MAX)?, field)
+    one_line(source, field, NOTICE_TEXT_MAX)
 }
 
 impl From<NodeNotice> for v1::NodeNotice {
     fn from(NodeNotice { ends_job, left, text }: NodeNotice) -> Self {
-        Self { ends_job, left_ms: to_millis(left), text: fitted(&text) }
+        Self { ends_job, left_ms: to_millis(left), text: fitted_to(&text, NOTICE_TEXT_MAX) }
     }
 }
 
@@ -82,8 +85,14 @@ impl TryFrom<v1::Checkpoint> for Checkpoint {
 }
 
 impl From<Guidance> for v1::Guidance {
-    fn from(Guidance { round, notice }: Guidance) -> Self {
-        Self { round: to_round(round), notice: notice.map(Into::into) }
+    fn from(Guidance { round, notice, look, hung, memory_off }: Guidance) -> Self {
+        Self {
+            round: to_round(round),
+            notice: notice.map(Into::into),
+            look: look.map(Into::into),
+            hung: hung.map(Into::into),
+            memory_off: memory_off.as_deref().map(fitted_line),
+        }
     }
 }
 
@@ -91,9 +100,13 @@ impl TryFrom<v1::Guidance> for Guidance {
     type Error = Malformed;
 
     fn try_from(guidance: v1::Guidance) -> Result<Self, Malformed> {
+        let memory_off = guidance.memory_off.map(|why| line(why, "guidance.memory_off"));
         Ok(Self {
             round: round(guidance.round, "guidance.round")?,
             notice: guidance.notice.map(TryInto::try_into).transpose()?,
+            look: guidance.look.map(TryInto::try_into).transpose()?,
+            hung: guidance.hung.map(TryInto::try_into).transpose()?,
+            memory_off: memory_off.transpose()?,
         })
     }
 }
@@ -101,7 +114,8 @@ impl TryFrom<v1::Guidance> for Guidance {
 impl From<Notice> for v1::Notice {
     fn from(Notice { number, kind, hosts, left, text }: Notice) -> Self {
         let kind = v1::NoticeKind::from(kind).into();
-        Self { number, kind, hosts, left_ms: left.map(to_millis), text: fitted(&text) }
+        let text = fitted_to(&text, NOTICE_TEXT_MAX);
+        Self { number, kind, hosts, left_ms: left.map(to_millis), text }
     }
 }
 

@@ -1,6 +1,8 @@
 //! Converts the settings that all nodes of a job share.
 
-use ragent_rendezvous::settings::{NodeRange, SharedSettings, StoreAccess, Timeouts};
+use ragent_rendezvous::settings::{
+    MEMORY_COPIES_MAX, NodeRange, SharedSettings, StoreAccess, Timeouts,
+};
 
 use super::{millis, to_millis};
 use crate::{Malformed, v1};
@@ -15,6 +17,8 @@ impl From<SharedSettings> for v1::SharedSettings {
             store_access,
             notice,
             no_progress_limit,
+            hang_auto,
+            memory_copies,
         } = settings;
         Self {
             min_nodes: nodes.min(),
@@ -31,6 +35,8 @@ impl From<SharedSettings> for v1::SharedSettings {
             store_access_user: store_access == StoreAccess::User,
             notice_ms: to_millis(notice),
             no_progress_limit,
+            hang_auto,
+            memory_copies: Some(memory_copies),
         }
     }
 }
@@ -63,6 +69,11 @@ impl TryFrom<v1::SharedSettings> for SharedSettings {
             },
             notice: millis(settings.notice_ms, "settings.notice_ms")?,
             no_progress_limit: settings.no_progress_limit,
+            hang_auto: settings.hang_auto,
+            memory_copies: match settings.memory_copies.unwrap_or(MEMORY_COPIES_MAX) {
+                copies if copies <= MEMORY_COPIES_MAX => copies,
+                _ => return Err(Malformed::OutOfRange("settings.memory_copies")),
+            },
         })
     }
 }

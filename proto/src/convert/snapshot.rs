@@ -7,13 +7,15 @@ use ragent_rendezvous::{
     limits::VOTERS_MAX,
     message::{Outcome, PROGRESS_MAX, REFUSED_CLIENTS_MAX, STEP_MAX, StandbyCounts},
     snapshot::{
-        CheckpointTimes, Explanation, JobProgress, JobTime, NodeSnapshot, REFUSED_PEERS_MAX,
-        RefusedPeer, Saving, Snapshot, StateTime, UNREACHED_MAX, Unreached, VoterStatus,
+        CheckpointTimes, Explanation, JobProgress, JobTime, MemoryStatus, NodeSnapshot,
+        REFUSED_PEERS_MAX, RefusedPeer, STALL_FACTS_MAX, STALL_TEXT_MAX, Saving, Snapshot, Stall,
+        StateTime, UNREACHED_MAX, Unreached, VoterStatus,
     },
 };
 
 use super::{
-    fitted, list, name, nonempty, notice, printable, progress::optional_step, text, to_millis,
+    fitted, fitted_line, fitted_to, list, memory::bytes, millis, name, nonempty, notice, printable,
+    progress::optional_step, text, to_millis,
 };
 use crate::{Malformed, limits, v1};
 
@@ -51,6 +53,8 @@ pub fn checked(snapshot: Snapshot) -> Result<Snapshot, Malformed> {
         saving,
         checkpoints,
         saved_step,
+        stall,
+        memory,
         outcome,
         leader,
         voters,
@@ -87,6 +91,8 @@ pub fn checked(snapshot: Snapshot) -> Result<Snapshot, Malformed> {
         saving: saving.map(checked_saving).transpose()?,
         checkpoints: checkpoints.map(checked_checkpoints).transpose()?,
         saved_step: optional_step(saved_step, "saved_step")?,
+        stall: stall.map(checked_stall).transpose()?,
+        memory: memory.map(checked_memory).transpose()?,
         // With the same checks as in messages that have an outcome.
         outcome: outcome.map(|it| Outcome::try_from(v1::Outcome::from(it))).transpose()?,
         leader: leader.map(|leader| nonempty(leader, "leader")).transpose()?,
@@ -130,6 +136,8 @@ fn checked_node(node: NodeSnapshot) -> Result<NodeSnapshot, Malformed> {
         progress_age_ms,
         standbys,
         load,
+        unhealthy,
+        excluded,
     } = node;
     let words = |words: Option<String>, field, limit| {
         words.map(|words| text(printable(&words), field, limit)).transpose()
@@ -152,6 +160,8 @@ fn checked_node(node: NodeSnapshot) -> Result<NodeSnapshot, Malformed> {
             .map(|standbys| StandbyCounts::try_from(v1::Standbys::from(standbys)))
             .transpose()?,
         load: load.map(|load| name(load, "nodes.load")).transpose()?,
+        unhealthy: unhealthy.as_deref().map(fitted_line),
+        excluded: excluded.as_deref().map(fitted_line),
     })
 }
 
@@ -185,6 +195,34 @@ fn checked_checkpoints(times: CheckpointTimes) -> Result<CheckpointTimes, Malfor
         return Err(Malformed::OutOfRange("checkpoints.lost"));
     }
     Ok(times)
+}
+
+fn checked_stall(stall: Stall) -> Result<Stall, Malformed> {
+    let Stall { step, for_ms, limit_ms, text, facts, rank } = stall;
+    Ok(Stall {
+        step: optional_step(step, "stall.step")?,
+        for_ms: to_millis(millis(for_ms, "stall.for_ms")?),
+        limit_ms: to_millis(millis(limit_ms, "stall.limit_ms")?),
+        text: text.map(|text| fitted_to(&text, STALL_TEXT_MAX)),
+        facts: list(facts, "stall.facts", STALL_FACTS_MAX, |fact| Ok(fitted_line(&fact)))?,
+        rank,
+    })
+}
+
+fn checked_memory(memory: MemoryStatus) -> Result<MemoryStatus, Malformed> {
+    let MemoryStatus { step, is_copied, age_ms, cost_ms, needed, limit, text } = memory;
+    let time = |ms: Option<u64>, field| {
+        ms.map(|ms| millis(ms, field)).transpose().map(|time| time.map(to_millis))
+    };
+    Ok(MemoryStatus {
+        step: optional_step(step, "memory.step")?,
+        is_copied,
+        age_ms: time(age_ms, "memory.age_ms")?,
+        cost_ms: time(cost_ms, "memory.cost_ms")?,
+        needed: bytes(needed, "memory.needed")?,
+        limit: bytes(limit, "memory.limit")?,
+        text: text.as_deref().map(fitted_line),
+    })
 }
 
 fn age(age: Duration, field: &'static str) -> Result<(), Malformed> {

@@ -13,17 +13,22 @@ use ragent_rendezvous::{
     },
     known_job::{KnownJob, Leads},
     message::{
-        Admission, Assignment, CheckedOwners, Checkpoint, DepartedNode, DepartedNodes, Departure,
-        EvictReason, FromNode, Guidance, JobResult, KnownRound, NOTICE_HOSTS_MAX, NOTICE_TEXT_MAX,
-        NodeDescription, NodeNotice, NodeReport, NodeState, Notice, NoticeKind, Outcome,
-        RefuseReason, RefusedClients, Registration, Requests, RestartReason, STEP_MAX, Saved,
-        StandbyCounts, StepProgress, StepSource, StoreConnection, StoreConnections, StoreUnreached,
-        ToNode, WaitReason, Welcome, WorkerEnd, WorkerFailure,
+        Activity, Admission, Assignment, CheckedOwners, Checkpoint, CheckpointId, DepartedNode,
+        DepartedNodes, Departure, Digest, EvictReason, FromNode, GroupLook, Guidance,
+        HARDWARE_FACTS_MAX, HardwareFact, HealthClass, Hung, JobResult, KnownRound, LINE_MAX,
+        LaunchSource, Launched, Look, LookPart, MEMORY_BYTES_MAX, MemoryKind, MemoryPlan,
+        MemoryReport, MemoryUnusable, NOTICE_HOSTS_MAX, NOTICE_TEXT_MAX, NodeDescription,
+        NodeNotice, NodeReport, NodeState, Notice, NoticeKind, OomKill, Outcome, PARTS_MAX, Part,
+        PartPlace, PartSources, RefuseReason, RefusedClients, Registration, Requests,
+        RestartReason, STEP_MAX, Saved, StandbyCounts, StepProgress, StepSource, StoreConnection,
+        StoreConnections, StoreUnreached, ToNode, Unhealthy, UnusableReason, WaitReason, Welcome,
+        WorkerEnd, WorkerFailure, WorkerLook,
     },
     settings::{Leases, NodeRange, SharedSettings, StoreAccess, Timeouts},
     snapshot::{
-        CheckpointTimes, Explanation, JobProgress, JobTime, NodeSnapshot, NodeStateName, PhaseName,
-        RefusedPeer, RestartsByCause, Saving, Snapshot, StateTime, Unreached, VoterStatus,
+        CheckpointTimes, Explanation, JobProgress, JobTime, MemoryStatus, NodeSnapshot,
+        NodeStateName, PhaseName, RefusedPeer, RestartsByCause, STALL_FACTS_MAX, STALL_TEXT_MAX,
+        Saving, Snapshot, Stall, StateTime, Unreached, VoterStatus,
     },
 };
 use serde_json::{Value, json};
@@ -45,6 +50,8 @@ fn settings() -> SharedSettings {
         store_access: StoreAccess::Any,
         notice: Duration::from_secs(60),
         no_progress_limit: 3,
+        hang_auto: true,
+        memory_copies: 0,
     }
 }
 
@@ -72,6 +79,14 @@ fn failure(end: WorkerEnd) -> WorkerFailure {
         stderr_tail: "one\ntwo".to_owned(),
         is_final: true,
         error_file_age: Some(Duration::from_micros(1_500_001)),
+        hardware: vec![
+            HardwareFact {
+                text: "x".repeat(LINE_MAX),
+                age: Duration::from_micros(1_634_567),
+            };
+            HARDWARE_FACTS_MAX
+        ],
+        oom: Some(OomKill::Probable),
     }
 }
 
@@ -141,6 +156,7 @@ fn registration(state: NodeState) -> Registration {
             role: "default".to_owned(),
             script: "train.py".to_owned(),
             load: "load 9.0 on 2 processors".to_owned(),
+            failure_domain: "rack7".to_owned(),
             local_world_size: 8.try_into().unwrap(),
             node_rank: Some(0),
         },
@@ -160,7 +176,10 @@ fn registration(state: NodeState) -> Registration {
             }),
             saved: Some(Saved { notice: 3, step: 48_210, is_whole: true }),
             requests: Requests { saves: 2, looks: 1 },
+            unhealthy: Some(Box::new(unhealthy(HealthClass::Replace))),
+            memory_unusable: Some(Box::new(memory_unusable(UnusableReason::Script))),
         },
+        memory: Some(memory_report()),
     }
 }
 
@@ -203,15 +222,7 @@ fn from_agent() -> Vec<FromAgent> {
     });
     let reports = ends().map(|end| {
         let failure = Some(Box::new(failure(end)));
-        let report = NodeReport {
-            round: round(),
-            state: NodeState::Stopping,
-            failure,
-            lease_expired: false,
-            notice: None,
-            saved: None,
-            requests: Requests::default(),
-        };
+        let report = NodeReport { failure, ..NodeReport::new(round(), NodeState::Stopping) };
         FromAgent::Message(FromNode::NodeReport(report))
     });
     let others = [
@@ -238,12 +249,33 @@ fn from_agent() -> Vec<FromAgent> {
         FromNode::CheckedOwners(checked_owners()),
         FromNode::Progress { text: "step 120".to_owned() },
         FromNode::Standbys(standbys()),
+        FromNode::MemoryReport(memory_report()),
+        FromNode::MemoryReport(MemoryReport::default()),
+        FromNode::Digest(digest()),
+        FromNode::Digest(Digest {
+            workers: Vec::new(),
+            groups: Vec::new(),
+            facts: Vec::new(),
+            ..digest()
+        }),
         FromNode::StoreUnreached(StoreUnreached {
             round: refused_clients().round,
             address: "10.0.0.1:45931".to_owned(),
             why: "no answer".to_owned(),
         }),
     ];
+    let unusable = unusable_reasons().map(|why| {
+        let memory_unusable = Some(Box::new(memory_unusable(why)));
+        let report = NodeReport::new(round(), NodeState::Running);
+        FromAgent::Message(FromNode::NodeReport(NodeReport { memory_unusable, ..report }))
+    });
+    let classes = [HealthClass::Reset, HealthClass::Replace, HealthClass::Gone];
+    let unhealthy = classes.map(|class| {
+        let unhealthy = Some(Box::new(unhealthy(class)));
+        let report = NodeReport::new(round(), NodeState::Preparing);
+        FromAgent::Message(FromNode::NodeReport(NodeReport { unhealthy, ..report }))
+    });
+    let reports = reports.into_iter().chain(unusable).chain(unhealthy);
     registrations.chain(reports).chain(others.map(FromAgent::Message)).collect()
 }
 
@@ -255,6 +287,8 @@ fn assignments() -> Vec<Assignment> {
         WaitReason::Quarantined,
         WaitReason::Recovering,
         WaitReason::Ending,
+        WaitReason::Unhealthy,
+        WaitReason::Excluded,
     ];
     let evictions = [
         EvictReason::DeathNotice,
@@ -271,7 +305,15 @@ fn assignments() -> Vec<Assignment> {
         RestartReason::NodesWaiting { waiting: 2 },
         RestartReason::NodeLeft { host_name: host_name.clone() },
         RestartReason::Notice { kind: NoticeKind::Leave, hosts: vec![host_name.clone(); 8] },
+        RestartReason::BadMachine {
+            host_name: host_name.clone(),
+            reason: "GPU 3: XID 79 (fell off the bus)".to_owned(),
+        },
     ];
+    restarts.extend(unusable_reasons().map(|why| {
+        let (host_name, unusable) = (host_name.clone(), memory_unusable(why));
+        RestartReason::MemoryUnusable { host_name, unusable }
+    }));
     restarts.extend(evictions.map(|how| {
         let host_name = host_name.clone();
         RestartReason::NodeLost { host_name, how }
@@ -295,9 +337,19 @@ fn assignments() -> Vec<Assignment> {
         store_clients: vec!["10.0.0.2".parse().unwrap()],
         rounds_without_progress: 2,
         saved_step: Some(48_210),
+        memory: Some(Box::new(memory_plan())),
+        buddy: Some("n2:41001".to_owned()),
+        ward: Some(GroupRank(3)),
     };
-    let mut all = vec![Assignment::Admit(admission), Assignment::Dismiss];
-    all.extend(waits.map(|reason| Assignment::Wait { round: round(), reason }));
+    let from_disk = Admission { memory: None, buddy: None, ward: None, ..admission.clone() };
+    let mut all = vec![Assignment::Admit(admission), Assignment::Admit(from_disk)];
+    all.push(Assignment::Dismiss);
+    let kept = [None, Some(checkpoint_id())].into_iter().cycle();
+    all.extend(waits.into_iter().zip(kept).map(|(reason, memory)| Assignment::Wait {
+        round: round(),
+        reason,
+        memory,
+    }));
     all.extend(evictions.map(|reason| Assignment::Evict { round: round(), reason }));
     let complete_step = Some(48_210);
     all.extend(restarts.into_iter().map(|reason| Assignment::Restart {
@@ -331,23 +383,27 @@ fn from_coordinator() -> Vec<FromCoordinator> {
     ];
     refusals.extend(outcomes().into_iter().map(RefuseReason::Closed));
     let mut all = vec![
-        ToNode::Echo { sequence: 7, reason: None, lease_left: None },
+        ToNode::Echo { sequence: 7, reason: None, lease_left: None, memory_whole: None },
         ToNode::Echo {
             sequence: 8,
             reason: Some(Explanation { kind: "last_call".into(), text: "last call".into() }),
             lease_left: Some(Duration::from_millis(1_234)),
+            memory_whole: Some(checkpoint_id()),
         },
         ToNode::Probe { round: round() },
         ToNode::HostLeaving,
-        ToNode::Guidance(Guidance { round: round(), notice: None }),
+        ToNode::Guidance(Guidance { round: round(), ..Guidance::default() }),
+        ToNode::Guidance(guidance(LookPart::First, true)),
+        ToNode::Guidance(guidance(LookPart::Second, false)),
         ToNode::Voters(vec![VoterAddress::new("n4:29400")]),
         ToNode::RefusedClients(refused_clients()),
         ToNode::CheckOwners(store_connections()),
         ToNode::CheckedOwners(checked_owners()),
     ];
-    all.extend(
-        notices().map(|notice| ToNode::Guidance(Guidance { round: round(), notice: Some(notice) })),
-    );
+    all.extend(notices().map(|notice| {
+        let notice = Some(notice);
+        ToNode::Guidance(Guidance { round: round(), notice, ..Guidance::default() })
+    }));
     all.extend(refusals.into_iter().map(ToNode::Refuse));
     all.extend(assignments().into_iter().map(ToNode::Assignment));
     let not_here = NotHere { term: Term(3), endpoint: "node0:29400".to_owned() };
@@ -367,6 +423,117 @@ fn notices() -> [Notice; 4] {
         left: (kind != NoticeKind::Save).then_some(Duration::from_millis(59_500)),
         text: "x".repeat(NOTICE_TEXT_MAX),
     })
+}
+
+pub(super) fn checkpoint_id() -> CheckpointId {
+    CheckpointId { round: round(), step: STEP_MAX }
+}
+
+/// A report with the most parts.
+fn memory_report() -> MemoryReport {
+    let part = |number| Part {
+        checkpoint: checkpoint_id(),
+        group_rank: GroupRank(number),
+        nodes: 16,
+        first_global_rank: GlobalRank(8 * number),
+        local_ranks: 8.try_into().unwrap(),
+        kind: if number == 0 { MemoryKind::State } else { MemoryKind::Dcp },
+        is_replicated: number == 1,
+        place: match number % 3 {
+            0 => PartPlace::Own,
+            1 => PartPlace::Copy,
+            _ => PartPlace::Leftover,
+        },
+        bytes: MEMORY_BYTES_MAX,
+        is_alone: number == 2,
+    };
+    MemoryReport {
+        round: round(),
+        parts: (0..16).map(part).collect(),
+        needed: 245_000_000_000,
+        limit: MEMORY_BYTES_MAX,
+        address: Some("[2001:db8::5]:41000".to_owned()),
+        obstacle: Some("x".repeat(LINE_MAX)),
+        waits_for_buffer: Some(GlobalRank(5)),
+        cost: Some(Duration::from_millis(20)),
+        fetch_time: Some(Duration::from_millis(5_012)),
+        oom_kills: Some(u64::MAX),
+    }
+}
+
+fn memory_plan() -> MemoryPlan {
+    let part = |number| PartSources {
+        group_rank: GroupRank(number),
+        first_global_rank: GlobalRank(8 * number),
+        local_ranks: 8.try_into().unwrap(),
+        sources: vec![format!("n{number}:41000")],
+    };
+    MemoryPlan {
+        checkpoint: checkpoint_id(),
+        kind: MemoryKind::Dcp,
+        sources: vec!["n0:41000".to_owned(), "10.0.0.2:65535".to_owned()],
+        all_sources: (0..4).map(part).collect(),
+    }
+}
+
+fn unusable_reasons() -> [UnusableReason; 3] {
+    let sources = vec!["n0:41000".to_owned(), "n1:41000".to_owned()];
+    [UnusableReason::Sum, UnusableReason::Script, UnusableReason::SourceGone { sources }]
+}
+
+fn memory_unusable(why: UnusableReason) -> MemoryUnusable {
+    MemoryUnusable { checkpoint: checkpoint_id(), why, text: "x".repeat(LINE_MAX) }
+}
+
+fn unhealthy(class: HealthClass) -> Unhealthy {
+    let (kind, reason) = ("xid_79".to_owned(), "GPU 3: XID 79 (fell off the bus)".to_owned());
+    Unhealthy { class, kind, reason }
+}
+
+fn guidance(part: LookPart, if_stopped: bool) -> Guidance {
+    Guidance {
+        round: round(),
+        look: Some(Look { number: 7, part, ras_rank: GroupRank(2) }),
+        hung: Some(Hung { rank: GlobalRank(118), time: Duration::from_secs(900), if_stopped }),
+        memory_off: Some("n17 has 40 GB and needs 84".to_owned()),
+        ..Guidance::default()
+    }
+}
+
+/// A digest with each kind of content.
+fn digest() -> Digest {
+    let activities =
+        [None, Some(Activity::Collective), Some(Activity::Wait), Some(Activity::Other)];
+    let worker = |(rank, activity)| WorkerLook {
+        rank: GlobalRank(rank),
+        activity,
+        state: (rank > 0).then_some('D'),
+        has_reached_store: (rank > 0).then_some(rank > 1),
+        line: (rank > 0).then(|| "load_batch at data.py:88".to_owned()),
+        waits_in: (rank > 0).then(|| "rpc_wait_bit_killable (NFS)".to_owned()),
+    };
+    let launched = |number: u64, ranks: Vec<u32>| Launched {
+        operation: if number > 0 { "all_reduce [1024] float".to_owned() } else { String::new() },
+        number,
+        is_finished: number == 1,
+        count: 509,
+        ranks: ranks.into_iter().map(GlobalRank).collect(),
+    };
+    let group = |source| GroupLook {
+        name: "default_pg".to_owned(),
+        size: 512,
+        source,
+        launched: vec![launched(u64::MAX, (0..32).collect()), launched(0, Vec::new())],
+        unanswered: (0..32).map(GlobalRank).collect(),
+    };
+    Digest {
+        round: round(),
+        look: u64::MAX,
+        part: LookPart::Second,
+        workers: (0..).zip(activities).map(worker).collect(),
+        groups: [LaunchSource::Ras, LaunchSource::Records].map(group).to_vec(),
+        facts: vec!["x".repeat(LINE_MAX); 4],
+    }
 }
 
 fn step_progress() -> StepProgress {
@@ -409,6 +576,8 @@ fn snapshot() -> Snapshot {
         progress_age_ms: Some(1_200),
         standbys: Some(standbys()),
         load: Some("load 9.0 on 2 processors".to_owned()),
+        unhealthy: Some("GPU 3: XID 79 (fell off the bus)".to_owned()),
+        excluded: Some("drained".to_owned()),
     };
     Snapshot {
         run_id: RunId::new("job7"),
@@ -490,6 +659,23 @@ fn snapshot() -> Snapshot {
             best_lost: Some(0.044),
         }),
         saved_step: Some(48_000),
+        stall: Some(Stall {
+            step: Some(48_210),
+            for_ms: 250_000,
+            limit_ms: 60_000,
+            text: Some("x".repeat(STALL_TEXT_MAX)),
+            facts: vec!["GPU 6 of n14: nothing unusual".to_owned(); STALL_FACTS_MAX],
+            rank: Some(GlobalRank(118)),
+        }),
+        memory: Some(MemoryStatus {
+            step: Some(48_210),
+            is_copied: true,
+            age_ms: Some(2_500),
+            cost_ms: Some(20),
+            needed: 245_000_000_000,
+            limit: MEMORY_BYTES_MAX,
+            text: Some("waits: the copy from n3 to n1 is slow".to_owned()),
+        }),
         outcome: outcomes().pop(),
         leader: Some("n0:29400".to_owned()),
         voters: vec![
@@ -641,6 +827,342 @@ fn malformed_messages_are_refused_by_name() {
         refusal(&|a| job(a, &|j| j.voters[9] = "\u{1b}".to_owned())),
         Malformed::OutOfRange("known_job.voters")
     );
+}
+
+/// Returns the error of a value whose encoded form `change` makes invalid.
+fn refused<Domain, Wire>(value: Domain, change: impl FnOnce(&mut Wire)) -> Malformed
+where
+    Wire: From<Domain>,
+    Domain: TryFrom<Wire, Error = Malformed> + std::fmt::Debug,
+{
+    let mut wire = Wire::from(value);
+    change(&mut wire);
+    Domain::try_from(wire).unwrap_err()
+}
+
+/// Every field of a report about checkpoints in memory is checked.
+#[test]
+fn malformed_reports_of_memory_are_refused() {
+    let report = |change: &dyn Fn(&mut v1::MemoryReport)| refused(memory_report(), change);
+    let part = |change: &dyn Fn(&mut v1::Part)| report(&|report| change(&mut report.parts[3]));
+    let id = |change: &dyn Fn(&mut v1::CheckpointId)| {
+        part(&|part| change(part.checkpoint.as_mut().unwrap()))
+    };
+    assert_eq!(report(&|r| r.round = None), Malformed::Missing("memory_report.round"));
+    let too_long = Malformed::TooLong { field: "memory_report.parts", len: 17, limit: PARTS_MAX };
+    assert_eq!(report(&|r| r.parts.push(v1::Part::default())), too_long);
+    let far = MEMORY_BYTES_MAX + 1;
+    assert_eq!(report(&|r| r.needed = far), Malformed::OutOfRange("memory_report.needed"));
+    assert_eq!(report(&|r| r.limit = u64::MAX), Malformed::OutOfRange("memory_report.limit"));
+    let field = "memory_report.address";
+    assert_eq!(report(&|r| r.address = Some(String::new())), Malformed::Missing(field));
+    for wrong in ["n1", "n1:", ":41000", "n1:0", "n1:65536", "n1:x", "n\u{1b}:1"] {
+        let error = report(&|r| r.address = Some(wrong.to_owned()));
+        assert_eq!(error, Malformed::OutOfRange(field), "{wrong}");
+    }
+    let field = "memory_report.obstacle";
+    let long = report(&|r| r.obstacle = Some("x".repeat(201)));
+    assert_eq!(long, Malformed::TooLong { field, len: 201, limit: LINE_MAX });
+    assert_eq!(report(&|r| r.obstacle = Some("a\nb".into())), Malformed::OutOfRange(field));
+    let field = "memory_report.cost_ms";
+    assert_eq!(report(&|r| r.cost_ms = Some(u64::MAX)), Malformed::OutOfRange(field));
+    let field = "memory_report.fetch_ms";
+    assert_eq!(report(&|r| r.fetch_ms = Some(u64::MAX)), Malformed::OutOfRange(field));
+    assert_eq!(part(&|p| p.checkpoint = None), Malformed::Missing("part.checkpoint"));
+    assert_eq!(part(&|p| p.group_rank = 16), Malformed::OutOfRange("part.group_rank"));
+    assert_eq!(part(&|p| p.nodes = 65_537), Malformed::OutOfRange("part.nodes"));
+    assert_eq!(part(&|p| p.nodes = 0), Malformed::OutOfRange("part.group_rank"));
+    for ranks in [0, 65_537] {
+        let error = part(&|p| p.local_ranks = ranks);
+        assert_eq!(error, Malformed::OutOfRange("part.local_ranks"));
+    }
+    let error = part(&|p| p.first_global_rank = u32::MAX - 7);
+    assert_eq!(error, Malformed::OutOfRange("part.local_ranks"));
+    assert_eq!(part(&|p| p.bytes = far), Malformed::OutOfRange("part.bytes"));
+    for unknown in [0, 77] {
+        assert_eq!(part(&|p| p.kind = unknown), Malformed::OutOfRange("memory.kind"));
+        assert_eq!(part(&|p| p.place = unknown), Malformed::OutOfRange("part.place"));
+    }
+    assert_eq!(id(&|id| id.round = None), Malformed::Missing("checkpoint_id.round"));
+    assert_eq!(id(&|id| id.step = STEP_MAX + 1), Malformed::OutOfRange("checkpoint_id.step"));
+    let at = |term, round| id(&move |id| id.round = Some(v1::RoundId { term, round }));
+    assert_eq!(at(u64::MAX, 1), Malformed::OutOfRange("checkpoint_id.term"));
+    assert_eq!(at(1, u64::MAX), Malformed::OutOfRange("checkpoint_id.round"));
+}
+
+/// Every field of a plan about a checkpoint in memory is checked, and so is a report that it cannot be used.
+#[test]
+fn malformed_plans_of_memory_are_refused() {
+    let plan = |change: &dyn Fn(&mut v1::MemoryPlan)| refused(memory_plan(), change);
+    assert_eq!(plan(&|p| p.checkpoint = None), Malformed::Missing("memory.checkpoint"));
+    assert_eq!(plan(&|p| p.kind = 0), Malformed::OutOfRange("memory.kind"));
+    let too_long = Malformed::TooLong { field: "memory.sources", len: 3, limit: 2 };
+    assert_eq!(plan(&|p| p.sources.push("n3:1".into())), too_long);
+    assert_eq!(plan(&|p| p.sources[0] = "n3".into()), Malformed::OutOfRange("memory.sources"));
+    let field = "part_sources.sources";
+    let part = |change: &dyn Fn(&mut v1::PartSources)| plan(&|p| change(&mut p.all_sources[1]));
+    assert_eq!(part(&|p| p.sources.clear()), Malformed::Missing(field));
+    let too_long = Malformed::TooLong { field, len: 3, limit: 2 };
+    assert_eq!(part(&|p| p.sources = vec!["n3:1".into(); 3]), too_long);
+    assert_eq!(part(&|p| p.local_ranks = 0), Malformed::OutOfRange("part_sources.local_ranks"));
+    let field = "memory.all_sources";
+    let many = plan(&|p| p.all_sources = vec![p.all_sources[0].clone(); 16_385]);
+    assert_eq!(many, Malformed::TooLong { field, len: 16_385, limit: 16_384 });
+    let long = plan(&|p| p.all_sources[3].sources[0] = "x".repeat(768 << 10));
+    assert_eq!(long, Malformed::TooLong { field, len: (768 << 10) + 24, limit: 768 << 10 });
+
+    let gone = memory_unusable(unusable_reasons()[2].clone());
+    let unusable = |change: &dyn Fn(&mut v1::MemoryUnusable)| refused(gone.clone(), change);
+    assert_eq!(
+        unusable(&|u| u.checkpoint = None),
+        Malformed::Missing("memory_unusable.checkpoint")
+    );
+    assert_eq!(unusable(&|u| u.why = None), Malformed::Missing("memory_unusable.why"));
+    let field = "memory_unusable.sources";
+    let sources = |sources: &[&str]| {
+        let sources: Vec<String> = sources.iter().map(|source| (*source).to_owned()).collect();
+        let why = v1::memory_unusable::Why::SourceGone(v1::memory_unusable::SourceGone { sources });
+        unusable(&|u| u.why = Some(why.clone()))
+    };
+    assert_eq!(sources(&[]), Malformed::Missing(field));
+    assert_eq!(sources(&["n1:1"; 3]), Malformed::TooLong { field, len: 3, limit: 2 });
+    assert_eq!(sources(&["n1"]), Malformed::OutOfRange(field));
+    let field = "memory_unusable.text";
+    let long = unusable(&|u| u.text.push('x'));
+    assert_eq!(long, Malformed::TooLong { field, len: 201, limit: LINE_MAX });
+    assert_eq!(unusable(&|u| u.text = "\t".into()), Malformed::OutOfRange(field));
+}
+
+/// An admission names a buddy with a port, and a ward that is in the round. A restart that names a checkpoint in
+/// memory has it.
+#[test]
+fn malformed_assignments_of_memory_are_refused() {
+    let admission = assignments().into_iter().find_map(|assignment| match assignment {
+        Assignment::Admit(admission) => Some(admission),
+        _ => None,
+    });
+    let admission =
+        |change: &dyn Fn(&mut v1::Admission)| refused(admission.clone().unwrap(), change);
+    let field = "admission.buddy";
+    assert_eq!(admission(&|a| a.buddy = Some("n2".into())), Malformed::OutOfRange(field));
+    assert_eq!(admission(&|a| a.ward = Some(4)), Malformed::OutOfRange("admission.ward"));
+    use v1::restart::{BadMachine, MemoryUnusableOn, Reason};
+    let restart = |why: Reason| RestartReason::try_from(why).unwrap_err();
+    let on = MemoryUnusableOn { host_name: "n1".into(), unusable: None };
+    assert_eq!(restart(Reason::MemoryUnusable(on)), Malformed::Missing("restart.unusable"));
+    let bad = BadMachine { host_name: "n1".into(), reason: "x".repeat(201) };
+    let long = Malformed::TooLong { field: "restart.reason", len: 201, limit: LINE_MAX };
+    assert_eq!(restart(Reason::BadMachine(bad)), long);
+    let wait = v1::assignment::Assignment::Wait(v1::Wait {
+        round: to_round(round()),
+        reason: v1::WaitReason::Spare.into(),
+        memory: Some(v1::CheckpointId::default()),
+    });
+    let wait = Assignment::try_from(v1::Assignment { assignment: Some(wait) });
+    assert_eq!(wait, Err(Malformed::Missing("checkpoint_id.round")));
+    let echo = v1::coordinator_message::Message::Echo(v1::KeepAlive {
+        memory_whole: Some(v1::CheckpointId::default()),
+        ..v1::KeepAlive::default()
+    });
+    let echo = FromCoordinator::try_from(v1::CoordinatorMessage { message: Some(echo) });
+    assert_eq!(echo, Err(Malformed::Missing("checkpoint_id.round")));
+}
+
+/// A job has no or one copy of a checkpoint in memory. A node that does not name the number has one.
+#[test]
+fn number_of_copies_is_checked() {
+    let read = |memory_copies| {
+        let message = v1::SharedSettings { memory_copies, ..settings().into() };
+        SharedSettings::try_from(message).map(|settings| settings.memory_copies)
+    };
+    assert_eq!([None, Some(0), Some(1)].map(read), [Ok(1), Ok(0), Ok(1)]);
+    assert_eq!(read(Some(2)), Err(Malformed::OutOfRange("settings.memory_copies")));
+}
+
+/// Every field of a guidance and of a digest is checked.
+#[test]
+fn malformed_looks_are_refused() {
+    let sent = || guidance(LookPart::First, true);
+    let guidance = |change: &dyn Fn(&mut v1::Guidance)| refused(sent(), change);
+    assert_eq!(
+        guidance(&|g| g.look.as_mut().unwrap().part = 3),
+        Malformed::OutOfRange("look.part")
+    );
+    let far = guidance(&|g| g.hung.as_mut().unwrap().ms = u64::MAX);
+    assert_eq!(far, Malformed::OutOfRange("hung.ms"));
+    let field = "guidance.memory_off";
+    assert_eq!(guidance(&|g| g.memory_off = Some("\n".into())), Malformed::OutOfRange(field));
+    let long = guidance(&|g| g.memory_off = Some("x".repeat(201)));
+    assert_eq!(long, Malformed::TooLong { field, len: 201, limit: LINE_MAX });
+
+    let small = || Digest { facts: Vec::new(), ..digest() };
+    let digest = |change: &dyn Fn(&mut v1::Digest)| refused(small(), change);
+    let worker = |change: &dyn Fn(&mut v1::WorkerLook)| digest(&|d| change(&mut d.workers[1]));
+    let group = |change: &dyn Fn(&mut v1::GroupLook)| digest(&|d| change(&mut d.groups[0]));
+    let launched = |change: &dyn Fn(&mut v1::Launched)| group(&|g| change(&mut g.launched[0]));
+    assert_eq!(digest(&|d| d.round = None), Malformed::Missing("digest.round"));
+    assert_eq!(digest(&|d| d.part = 0), Malformed::OutOfRange("look.part"));
+    let many = digest(&|d| d.workers = vec![v1::WorkerLook::default(); 65]);
+    assert_eq!(many, Malformed::TooLong { field: "digest.workers", len: 65, limit: 64 });
+    let empty = v1::GroupLook { source: 1, ..v1::GroupLook::default() };
+    let many = digest(&|d| d.groups = vec![empty.clone(); 33]);
+    assert_eq!(many, Malformed::TooLong { field: "digest.groups", len: 33, limit: 32 });
+    let many = digest(&|d| d.facts = vec![String::new(); 5]);
+    assert_eq!(many, Malformed::TooLong { field: "digest.facts", len: 5, limit: 4 });
+    let field = "digest.facts";
+    assert_eq!(digest(&|d| d.facts = vec!["\u{1b}[2J".into()]), Malformed::OutOfRange(field));
+    let long = digest(&|d| d.facts = vec!["x".repeat(2_048)]);
+    assert!(matches!(long, Malformed::TooLong { field: "digest", limit: 2_048, .. }), "{long}");
+    for wrong in ["DD", "1", "\n", "é"] {
+        let error = worker(&|w| w.state = wrong.to_owned());
+        assert_eq!(error, Malformed::OutOfRange("worker_look.state"), "{wrong}");
+    }
+    let field = "worker_look.line";
+    let long = worker(&|w| w.line = Some("x".repeat(201)));
+    assert_eq!(long, Malformed::TooLong { field, len: 201, limit: LINE_MAX });
+    let field = "worker_look.waits_in";
+    assert_eq!(worker(&|w| w.waits_in = Some("\r".into())), Malformed::OutOfRange(field));
+    let long = group(&|g| g.name = "x".repeat(65));
+    assert_eq!(long, Malformed::TooLong { field: "group_look.name", len: 65, limit: 64 });
+    assert_eq!(group(&|g| g.source = 0), Malformed::OutOfRange("group_look.source"));
+    let many = group(&|g| g.launched = vec![v1::Launched::default(); 9]);
+    assert_eq!(many, Malformed::TooLong { field: "group_look.launched", len: 9, limit: 8 });
+    let many = group(&|g| g.unanswered.push(7));
+    assert_eq!(many, Malformed::TooLong { field: "group_look.unanswered", len: 33, limit: 32 });
+    assert_eq!(group(&|g| g.size = 508), Malformed::OutOfRange("launched.count"));
+    let long = launched(&|l| l.operation = "x".repeat(65));
+    assert_eq!(long, Malformed::TooLong { field: "launched.operation", len: 65, limit: 64 });
+    let many = launched(&|l| l.ranks.push(7));
+    assert_eq!(many, Malformed::TooLong { field: "launched.ranks", len: 33, limit: 32 });
+    assert_eq!(launched(&|l| l.count = 31), Malformed::OutOfRange("launched.ranks"));
+}
+
+/// An activity that only a later build knows is unknown.
+#[test]
+fn later_activities_are_unknown() {
+    let mut message = v1::Digest::from(digest());
+    message.workers[1].activity = 77;
+    assert_eq!(Digest::try_from(message).unwrap().workers[1].activity, None);
+}
+
+/// A digest that is too long is cut. The lines of the last workers go first, then workers, groups and facts.
+#[test]
+fn long_digests_are_cut() {
+    let worker = |rank| WorkerLook {
+        rank: GlobalRank(rank),
+        activity: Some(Activity::Wait),
+        line: Some("l".repeat(300)),
+        ..WorkerLook::default()
+    };
+    let read = |workers: u32, groups: usize| {
+        let workers = (0..workers).map(worker).collect();
+        let sent = Digest { workers, groups: vec![digest().groups.remove(0); groups], ..digest() };
+        Digest::try_from(v1::Digest::from(sent)).unwrap()
+    };
+    let cut = read(64, 1);
+    assert_eq!((cut.workers.len(), cut.groups.len(), cut.facts.len()), (64, 1, 4));
+    let lines: Vec<bool> = cut.workers.iter().map(|worker| worker.line.is_some()).collect();
+    assert!(lines[0] && !lines[63] && lines.is_sorted_by_key(|has_line| !has_line), "{lines:?}");
+    let cut = read(64, 32);
+    assert!(cut.workers.is_empty() && (1..32).contains(&cut.groups.len()), "{cut:?}");
+    assert_eq!(cut.facts.len(), 4);
+}
+
+/// Every field about the health of a machine is checked.
+#[test]
+fn malformed_health_is_refused() {
+    let sent = || unhealthy(HealthClass::Gone);
+    let unhealthy = |change: &dyn Fn(&mut v1::Unhealthy)| refused(sent(), change);
+    assert_eq!(unhealthy(&|u| u.class = 0), Malformed::OutOfRange("unhealthy.class"));
+    assert_eq!(unhealthy(&|u| u.kind.clear()), Malformed::Missing("unhealthy.kind"));
+    let long = unhealthy(&|u| u.kind = "x".repeat(65));
+    assert_eq!(long, Malformed::TooLong { field: "unhealthy.kind", len: 65, limit: 64 });
+    let field = "unhealthy.reason";
+    assert_eq!(unhealthy(&|u| u.reason = "\u{202e}".into()), Malformed::OutOfRange(field));
+    let sent = || failure(WorkerEnd::KeeperLost);
+    let failure = |change: &dyn Fn(&mut v1::WorkerFailure)| refused(sent(), change);
+    let many = failure(&|f| f.hardware.push(v1::HardwareFact::default()));
+    assert_eq!(many, Malformed::TooLong { field: "failure.hardware", len: 5, limit: 4 });
+    let long = failure(&|f| f.hardware[0].text.push('x'));
+    assert_eq!(long, Malformed::TooLong { field: "hardware_fact.text", len: 201, limit: 200 });
+    let far = failure(&|f| f.hardware[0].age_us = u64::MAX);
+    assert_eq!(far, Malformed::OutOfRange("hardware_fact.age_us"));
+    let mut later = v1::WorkerFailure::from(sent());
+    later.oom = 77;
+    assert_eq!(WorkerFailure::try_from(later).unwrap().oom, None);
+    let long = {
+        let mut message = v1::Registration::from(registration(NodeState::Running));
+        message.node.as_mut().unwrap().failure_domain = "x".repeat(257);
+        Registration::try_from(message).unwrap_err()
+    };
+    assert_eq!(long, Malformed::TooLong { field: "node.failure_domain", len: 257, limit: 256 });
+}
+
+/// The stall and the memory of a state are checked. Their texts are cut.
+#[test]
+fn stalls_and_memory_of_states_are_checked() {
+    let refusal = |change: &dyn Fn(&mut Value)| received(json(change)).unwrap_err();
+    let field = |part: &'static str, field: &'static str, value: Value| {
+        refusal(&move |json| json[part][field] = value.clone())
+    };
+    let far = json!(1_u64 << 53);
+    assert_eq!(field("stall", "step", far.clone()), Malformed::OutOfRange("stall.step"));
+    for (name, error) in [("for_ms", "stall.for_ms"), ("limit_ms", "stall.limit_ms")] {
+        assert_eq!(field("stall", name, json!(u64::MAX)), Malformed::OutOfRange(error));
+    }
+    let many = field("stall", "facts", json!(vec!["x"; 9]));
+    assert_eq!(many, Malformed::TooLong { field: "stall.facts", len: 9, limit: STALL_FACTS_MAX });
+    assert_eq!(field("memory", "step", far), Malformed::OutOfRange("memory.step"));
+    for (name, error) in [
+        ("age_ms", "memory.age_ms"),
+        ("cost_ms", "memory.cost_ms"),
+        ("needed", "memory.needed"),
+        ("limit", "memory.limit"),
+    ] {
+        assert_eq!(field("memory", name, json!(u64::MAX)), Malformed::OutOfRange(error));
+    }
+    let long = || json!("é\n\u{202e}".repeat(400));
+    let read = received(json(|json| {
+        json["stall"]["text"] = long();
+        json["stall"]["facts"] = json!([long()]);
+        json["memory"]["text"] = long();
+        json["nodes"][0]["unhealthy"] = long();
+        json["nodes"][0]["excluded"] = long();
+    }))
+    .unwrap();
+    let (stall, memory) = (read.stall.unwrap(), read.memory.unwrap());
+    let node = &read.nodes[0];
+    let texts = [&stall.text, &memory.text, &node.unhealthy, &node.excluded];
+    let texts = texts.map(|text| text.as_ref().unwrap().as_str());
+    assert_eq!(texts.map(str::len), [STALL_TEXT_MAX, LINE_MAX, LINE_MAX, LINE_MAX]);
+    assert_eq!(stall.facts[0].len(), LINE_MAX);
+    assert!(texts.concat().chars().all(|c| c == 'é'));
+}
+
+/// The largest admission fits into the largest message of a coordinator that an agent reads, 4 MiB.
+#[test]
+fn largest_admission_fits() {
+    let nodes = 16_384;
+    let address = format!("{}:41000", "x".repeat((768 << 10) / nodes / 2 - 6));
+    let part = PartSources {
+        group_rank: GroupRank(u32::MAX),
+        first_global_rank: GlobalRank(u32::MAX - 65_536),
+        local_ranks: 65_536.try_into().unwrap(),
+        sources: vec![address; 2],
+    };
+    let plan = MemoryPlan { all_sources: vec![part; nodes], ..memory_plan() };
+    let admission = Admission {
+        group_world_size: 65_536,
+        world_size: u32::MAX,
+        master_address: "n0".to_owned(),
+        master_port: 1,
+        store_clients: vec!["ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff".parse().unwrap(); 65_536],
+        memory: Some(Box::new(plan)),
+        ..Admission::default()
+    };
+    let message = v1::Admission::from(admission.clone());
+    assert!(message.encoded_len() < 4 << 20, "{}", message.encoded_len());
+    assert_eq!(Admission::try_from(message), Ok(admission));
 }
 
 /// An agent may report any age, also the longest possible one.

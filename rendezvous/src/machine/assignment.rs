@@ -94,7 +94,8 @@ impl Rendezvous {
                 Assignment::Evict { round: node.report.round, reason: self.why_not_member(id) }
             }
             NodeState::Preparing | NodeState::Ready { .. } | NodeState::Leaving { .. } => {
-                Assignment::Wait { round: self.newest_round(), reason: self.why_waiting(node) }
+                let (round, reason) = (self.newest_round(), self.why_waiting(node));
+                Assignment::Wait { round, reason, memory: None }
             }
         }
     }

@@ -218,6 +218,7 @@ impl Rendezvous {
             host_name: failure.host_name.clone(),
             end: failure.end.without_text(),
             at: self.job_age(now),
+            began_from_memory: false,
         };
         self.job_state.training.charge(charged);
     }

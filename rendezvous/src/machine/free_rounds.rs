@@ -64,6 +64,8 @@ impl Rendezvous {
                 RestartReason::CoordinatorLost { .. }
                 | RestartReason::CoordinatorRestarted
                 | RestartReason::NodeLost { .. }
+                | RestartReason::BadMachine { .. }
+                | RestartReason::MemoryUnusable { .. }
                 | RestartReason::WorkerFailed { .. } => {
                     let group = &regathering.group;
                     if group.round.round <= self.job_state.charged_through {

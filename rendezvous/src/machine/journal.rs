@@ -135,6 +135,8 @@ impl Rendezvous {
                 | RestartReason::NodeLeft { .. }
                 | RestartReason::NodeLost { .. }
                 | RestartReason::Notice { .. }
+                | RestartReason::BadMachine { .. }
+                | RestartReason::MemoryUnusable { .. }
                 | RestartReason::WorkerFailed { .. },
             )
             | None => EventKind::CoordinatorStarted { nodes, restarts_used },
@@ -247,6 +249,8 @@ impl Rendezvous {
             | RestartReason::NodesWaiting { .. }
             | RestartReason::NodeLeft { .. }
             | RestartReason::Notice { .. }
+            | RestartReason::BadMachine { .. }
+            | RestartReason::MemoryUnusable { .. }
             | RestartReason::NodeLost { .. } => None,
         };
         self.journal.account.round_ended(now, hung_for);

@@ -259,7 +259,7 @@ impl Rendezvous {
             return;
         }
         let notice = running.notice.as_ref().map(|phase| phase.notice(now));
-        let guidance = Guidance { round: running.group.round, notice };
+        let guidance = Guidance { round: running.group.round, notice, ..Guidance::default() };
         if let Some(peer) = self.roster.get(id).filter(|node| node.attached).map(|node| node.peer())
         {
             self.send(peer, ToNode::Guidance(guidance));

@@ -188,7 +188,8 @@ impl Recovering {
                 Some(Assignment::Restart { round: self.round, reason, complete_step })
             }
             NodeState::Ready { .. } => {
-                Some(Assignment::Wait { round: self.round, reason: WaitReason::Recovering })
+                let (round, reason) = (self.round, WaitReason::Recovering);
+                Some(Assignment::Wait { round, reason, memory: None })
             }
             NodeState::Succeeded | NodeState::Leaving { .. } => None,
         }

@@ -129,13 +129,15 @@ impl Rendezvous {
         let is_failure = |cause: &RestartCause| match cause {
             RestartCause::WorkerFailed
             | RestartCause::NodeLost
+            | RestartCause::BadMachine
             | RestartCause::CoordinatorLost
             | RestartCause::CoordinatorRestarted => true,
             RestartCause::FirstStart
             | RestartCause::NodeLeft
             | RestartCause::NodesWaiting
             | RestartCause::HostLeft
-            | RestartCause::Notice => false,
+            | RestartCause::Notice
+            | RestartCause::MemoryUnusable => false,
         };
         let sums = RestartCause::ALL.into_iter().zip(self.job_state.restarts);
         let failures = sums.filter(|(cause, _)| is_failure(cause)).map(|(_, sum)| sum.count);
@@ -180,6 +182,8 @@ impl Rendezvous {
             saving: self.saving(now),
             checkpoints: self.checkpoints.times(self.failure_rate()),
             saved_step: self.job_state.training.saved_step,
+            stall: None,
+            memory: None,
             refused_clients: self
                 .phase
                 .group()
@@ -395,7 +399,9 @@ impl Rendezvous {
                 WaitReason::Gathering | WaitReason::Recovering | WaitReason::Ending => {
                     (NodeStateName::Joined, None)
                 }
-                WaitReason::NextRound => (NodeStateName::Waiting, None),
+                WaitReason::NextRound | WaitReason::Unhealthy | WaitReason::Excluded => {
+                    (NodeStateName::Waiting, None)
+                }
                 WaitReason::Spare => (NodeStateName::Spare, None),
                 WaitReason::Quarantined => {
                     (NodeStateName::Quarantined, Some(lost_because(EvictReason::Quarantined)))

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde::Serialize;
 
-use super::{NoticeKind, Outcome, WorkerEnd};
+use super::{CheckpointId, MemoryPlan, MemoryUnusable, NoticeKind, Outcome, WorkerEnd};
 use crate::ids::{GlobalRank, GroupRank, RoleRank, Round, RoundId};
 
 /// The coordinator's current instruction to a node.
@@ -16,6 +16,9 @@ pub enum Assignment {
         round: RoundId,
         /// The reason.
         reason: WaitReason,
+        /// The checkpoint in memory with which the newest round has begun. The node keeps its parts of it,
+        /// because other nodes may fetch them.
+        memory: Option<CheckpointId>,
     },
     /// The node is a member and runs workers.
     Admit(Admission),
@@ -43,7 +46,7 @@ pub enum Assignment {
 }
 
 /// The place of one node in a round.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Admission {
     /// The round.
     pub round: RoundId,
@@ -73,6 +76,12 @@ pub struct Admission {
     pub rounds_without_progress: u32,
     /// `RAGENT_SAVED_STEP`: the newest step that all ranks have saved.
     pub saved_step: Option<u64>,
+    /// The checkpoint in memory with which the round begins; `None` if it begins from disk.
+    pub memory: Option<Box<MemoryPlan>>,
+    /// The address of the node that keeps copies of this node's parts; `None` if no node does.
+    pub buddy: Option<String>,
+    /// The node whose copies this node keeps, if any.
+    pub ward: Option<GroupRank>,
 }
 
 /// The reason why a node waits.
@@ -91,6 +100,10 @@ pub enum WaitReason {
     Recovering,
     /// The job ends after its next checkpoint.
     Ending,
+    /// The node has reported that its machine is unhealthy.
+    Unhealthy,
+    /// The user has excluded the host.
+    Excluded,
 }
 
 /// The reason why a round ended before its workers were done.
@@ -129,6 +142,20 @@ pub enum RestartReason {
         /// The host names of nodes that leave; at most [`NOTICE_HOSTS_MAX`](super::NOTICE_HOSTS_MAX).
         hosts: Vec<String>,
     },
+    /// A machine is unhealthy, and the next round is formed without it. Its failure is not charged.
+    BadMachine {
+        /// The machine's host name.
+        host_name: String,
+        /// The reason, for people; at most [`LINE_MAX`](super::LINE_MAX) bytes.
+        reason: String,
+    },
+    /// A node cannot use the checkpoint in memory with which the round began. Not charged.
+    MemoryUnusable {
+        /// The node's host name.
+        host_name: String,
+        /// The checkpoint, and the reason.
+        unusable: MemoryUnusable,
+    },
     /// A worker failed.
     WorkerFailed {
         /// The host name of its node.
@@ -151,6 +178,8 @@ impl RestartReason {
             Self::NodeLeft { .. } => "node_left",
             Self::NodeLost { .. } => "node_lost",
             Self::Notice { .. } => "notice",
+            Self::BadMachine { .. } => "bad_machine",
+            Self::MemoryUnusable { .. } => "memory_unusable",
             Self::WorkerFailed { .. } => "worker_failed",
         }
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::{HardwareFact, OomKill};
 use crate::ids::{GlobalRank, LocalRank, RoundId};
 
 /// The way in which a worker ended.
@@ -69,6 +70,13 @@ pub struct WorkerFailure {
     /// looked yet.
     #[serde(default)]
     pub error_file_age: Option<Duration>,
+    /// Reports of the node's hardware since the round began, the oldest first; at most
+    /// [`HARDWARE_FACTS_MAX`](super::HARDWARE_FACTS_MAX).
+    #[serde(default)]
+    pub hardware: Vec<HardwareFact>,
+    /// Set if the kernel has probably killed the worker for lack of memory.
+    #[serde(default)]
+    pub oom: Option<OomKill>,
 }
 
 impl WorkerFailure {

@@ -1,6 +1,6 @@
 //! Describes the state that a node reports.
 
-use super::{NodeNotice, Requests, Saved, WorkerFailure};
+use super::{MemoryUnusable, NodeNotice, Requests, Saved, Unhealthy, WorkerFailure};
 use crate::ids::RoundId;
 
 /// The current state of a node.
@@ -40,6 +40,10 @@ pub struct NodeReport {
     pub saved: Option<Saved>,
     /// What was requested on the node so far.
     pub requests: Requests,
+    /// The reason why the node should get no place, until a check of the node finds none.
+    pub unhealthy: Option<Box<Unhealthy>>,
+    /// The checkpoint in memory with which that round began, if the node cannot use it.
+    pub memory_unusable: Option<Box<MemoryUnusable>>,
 }
 
 impl NodeReport {
@@ -53,6 +57,8 @@ impl NodeReport {
             notice: None,
             saved: None,
             requests: Requests::default(),
+            unhealthy: None,
+            memory_unusable: None,
         }
     }
 }

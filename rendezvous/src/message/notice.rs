@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::{Hung, Look};
 use crate::ids::RoundId;
 
 /// The most host names in a notice.
@@ -101,6 +102,14 @@ pub struct Guidance {
     pub round: RoundId,
     /// The newest notice of the round.
     pub notice: Option<Notice>,
+    /// The newest look at the workers of the round.
+    pub look: Option<Look>,
+    /// The worker that counts as hung.
+    pub hung: Option<Hung>,
+    /// The reason why checkpoints in memory are off for the rest of the round; `None` if they are not. At most
+    /// [`LINE_MAX`](super::LINE_MAX) bytes. Nodes free all parts, because an old one must not be used in place
+    /// of a newer checkpoint on disk.
+    pub memory_off: Option<String>,
 }
 
 /// A notice to all nodes of a round.

@@ -68,7 +68,7 @@ pub(crate) enum SentAssignment {
 impl From<&Assignment> for SentAssignment {
     fn from(assignment: &Assignment) -> Self {
         match assignment {
-            Assignment::Wait { round, reason } => Self::Wait(*round, *reason),
+            Assignment::Wait { round, reason, memory: _ } => Self::Wait(*round, *reason),
             Assignment::Admit(admission) => Self::Admit(admission.round),
             Assignment::Restart { round, reason: _, complete_step: _ } => Self::Restart(*round),
             Assignment::Evict { round, reason: _ } => Self::Evict(*round),

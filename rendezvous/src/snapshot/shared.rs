@@ -74,6 +74,8 @@ impl From<SharedNode> for NodeSnapshot {
             progress_age_ms: node.progress_age_ms,
             standbys: node.standbys.as_deref().cloned(),
             load: Some(description.load.clone()).filter(|load| !load.is_empty()),
+            unhealthy: None,
+            excluded: None,
         }
     }
 }

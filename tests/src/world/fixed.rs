@@ -313,7 +313,8 @@ impl World {
         }
         self.chronicle.note(node, assignment);
         if self.bug == Bug::WaitingMember {
-            self.chronicle.note(node, &Assignment::Wait { round, reason: WaitReason::Spare });
+            self.chronicle
+                .note(node, &Assignment::Wait { round, reason: WaitReason::Spare, memory: None });
         }
     }
 

@@ -80,6 +80,7 @@ impl World {
             role: "default".to_owned(),
             script: "train.py".to_owned(),
             load: String::new(),
+            failure_domain: String::new(),
             local_world_size: NonZeroU32::new(workers).unwrap_or(NonZeroU32::MIN),
             node_rank: None,
             voter: voter.map(|voter| Member { voter, address: self.place(host).address() }),
@@ -355,6 +356,7 @@ impl World {
             restarts_used,
             charged_through,
             report,
+            memory: None,
         };
         self.forge_registration(&mut registration);
         self.send_up(peer, Up::Registration(Box::new(registration), lost_term));

@@ -136,5 +136,7 @@ fn failure(
         stderr_tail: String::new(),
         is_final,
         error_file_age: None,
+        hardware: Vec::new(),
+        oom: None,
     }
 }

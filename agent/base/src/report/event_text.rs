@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ragent_rendezvous::{
-    event::{Event, EventKind, RestartCause, RestartCost},
+    event::{Event, EventKind, RestartCause, RestartCost, StrikeReason},
     message::Notice,
 };
 
@@ -69,6 +69,42 @@ pub fn sentence(event: &Event) -> String {
         EventKind::RoundStillStopping => {
             format!("a member still has processes of round {round}")
         }
+        EventKind::StallBegan { step: Some(step), after_ms } => format!(
+            "the workers are stalled: no step after {} for {}",
+            grouped(*step),
+            short_time(*after_ms)
+        ),
+        EventKind::StallBegan { step: None, after_ms } => {
+            format!("the workers are stalled: no first step for {}", short_time(*after_ms))
+        }
+        EventKind::StallExplained { text, .. } => format!("why the workers are stalled: {text}"),
+        EventKind::StallEnded { step: Some(step), after_ms } => format!(
+            "the workers make progress again, at step {}, after {}",
+            grouped(*step),
+            short_time(*after_ms)
+        ),
+        EventKind::StallEnded { step: None, after_ms } => {
+            format!("the round has ended after {} without progress", short_time(*after_ms))
+        }
+        EventKind::MemoryRestored { step, fetching: 0, .. } => format!(
+            "round {round} begins with step {} from memory; every node has its part",
+            grouped(*step)
+        ),
+        EventKind::MemoryRestored { step, fetching, bytes } => format!(
+            "round {round} begins with step {} from memory; {} fetch {:.1} GB from others",
+            grouped(*step),
+            counted(*fetching, "node"),
+            *bytes as f64 / 1e9
+        ),
+        EventKind::MemoryStruck { step, reason } => {
+            let why = match reason {
+                StrikeReason::Failures => "two rounds that began with it have failed",
+                StrikeReason::Sum => "the checksum of a part is wrong",
+                StrikeReason::Script => "the script has refused it",
+            };
+            format!("step {} in memory is not used again: {why}", grouped(*step))
+        }
+        EventKind::MemoryOff { reason } => format!("checkpoints in memory are off: {reason}"),
         EventKind::RestartCost(cost) => cost_sentence(cost),
         EventKind::WorkerFailed { rank, end, .. } => {
             format!("rank {rank} on {host} {}", ended(end))
@@ -124,6 +160,15 @@ pub fn sentence(event: &Event) -> String {
         EventKind::NodeReleased { early: false } => {
             format!("{host} is not quarantined any more")
         }
+        EventKind::NodeUnhealthy { class, reason, is_set_aside } => {
+            let place = if *is_set_aside { "it gets no place" } else { "it keeps its place" };
+            format!("{host} is unhealthy ({}): {reason}; {place}", class.name())
+        }
+        EventKind::NodeHealthy => format!("{host} is healthy again"),
+        EventKind::NodeExcluded { reason: Some(reason) } => {
+            format!("{host} is excluded, and gets no place in the next round: {reason}")
+        }
+        EventKind::NodeExcluded { reason: None } => format!("{host} is not excluded any more"),
         EventKind::NodeRefused { reason } => {
             format!("the registration of {host} was refused ({reason})")
         }
@@ -153,7 +198,9 @@ fn cost_sentence(cost: &RestartCost) -> String {
         | RestartCause::CoordinatorLost
         | RestartCause::CoordinatorRestarted
         | RestartCause::HostLeft
-        | RestartCause::Notice => {
+        | RestartCause::Notice
+        | RestartCause::BadMachine
+        | RestartCause::MemoryUnusable => {
             if cost.is_complete {
                 "the restart took"
             } else {
@@ -200,6 +247,8 @@ pub fn cause(cause: RestartCause) -> &'static str {
         RestartCause::CoordinatorRestarted => "restart of the coordinator",
         RestartCause::HostLeft => "leave of the coordinator's host",
         RestartCause::Notice => "notice",
+        RestartCause::BadMachine => "unhealthy machine",
+        RestartCause::MemoryUnusable => "unusable checkpoint in memory",
     }
 }
 

@@ -174,6 +174,8 @@ mod tests {
             stderr_tail: "one\n\u{1b}[31mtwo".into(),
             is_final: false,
             error_file_age: None,
+            hardware: Vec::new(),
+            oom: None,
         };
         let outcome = Outcome {
             result: JobResult::BudgetSpent,

@@ -10,13 +10,16 @@ use ragent_core::{
     signal::Signal,
 };
 use ragent_rendezvous::message::{
-    DepartedNode, DepartedNodes, Departure, EvictReason, Notice, NoticeKind, RestartReason,
-    WaitReason, WorkerEnd,
+    DepartedNode, DepartedNodes, Departure, EvictReason, MemoryUnusable, Notice, NoticeKind,
+    RestartReason, UnusableReason, WaitReason, WorkerEnd,
 };
 use tracing::{error, info, warn};
 
 use crate::{
-    report::telemetry::{self, RECORD},
+    report::{
+        status_text::progress::grouped,
+        telemetry::{self, RECORD},
+    },
     spec::Endpoint,
 };
 
@@ -29,6 +32,8 @@ pub fn is_failure(news: &News) -> bool {
             RestartReason::WorkerFailed { end: WorkerEnd::StandbyUnfit(_), .. } => false,
             RestartReason::WorkerFailed { .. }
             | RestartReason::NodeLost { .. }
+            | RestartReason::BadMachine { .. }
+            | RestartReason::MemoryUnusable { .. }
             | RestartReason::CoordinatorLost { .. }
             | RestartReason::CoordinatorRestarted => true,
             RestartReason::HostLeft
@@ -212,10 +217,29 @@ pub fn restarting(reason: &RestartReason) -> String {
         RestartReason::NodeLost { host_name, how } => {
             format!("{host_name} was lost: {}", evicted(*how))
         }
+        RestartReason::BadMachine { host_name, reason } => {
+            format!("{host_name} is unhealthy: {reason}")
+        }
+        RestartReason::MemoryUnusable { host_name, unusable } => {
+            memory_unusable(host_name, unusable)
+        }
         RestartReason::WorkerFailed { host_name, global_rank, end } => {
             format!("rank {global_rank} on {host_name} {}", ended(end))
         }
     }
+}
+
+/// Describes why a node cannot use a checkpoint in memory.
+fn memory_unusable(host_name: &str, unusable: &MemoryUnusable) -> String {
+    let MemoryUnusable { checkpoint, why, text } = unusable;
+    let why = match why {
+        UnusableReason::Sum => "the checksum of its part is wrong",
+        UnusableReason::Script => "the script has refused it",
+        UnusableReason::SourceGone { .. } => "the nodes that hold its part do not answer",
+    };
+    let details = if text.is_empty() { String::new() } else { format!(" ({text})") };
+    let step = grouped(checkpoint.step);
+    format!("{host_name} cannot use step {step} from memory: {why}{details}")
 }
 
 /// Describes a notice to all ranks.
@@ -265,6 +289,10 @@ pub fn waiting(reason: WaitReason) -> &'static str {
         }
         WaitReason::Recovering => "the coordinator is waiting for the members of the last round",
         WaitReason::Ending => "the job ends after its next checkpoint",
+        WaitReason::Unhealthy => {
+            "this machine is unhealthy, and takes part again when a check finds nothing"
+        }
+        WaitReason::Excluded => "this host is excluded, and takes part again when it is no longer",
     }
 }
 

@@ -125,6 +125,7 @@ pub fn with_hint(mut text: String, hint: Option<&str>) -> String {
 pub fn differences(here: &SharedSettings, there: &SharedSettings) -> String {
     let seconds = |duration: std::time::Duration| format!("{} s", duration.as_secs_f64());
     let backend = |settings: &SharedSettings| if settings.fixed_ranks { "static" } else { "c10d" };
+    let hangs = |settings: &SharedSettings| if settings.hang_auto { "auto" } else { "not auto" };
     let rows = [
         ("--nnodes", here.nodes.to_string(), there.nodes.to_string()),
         ("--rdzv-backend", backend(here).to_owned(), backend(there).to_owned()),
@@ -144,6 +145,8 @@ pub fn differences(here: &SharedSettings, there: &SharedSettings) -> String {
             here.no_progress_limit.to_string(),
             there.no_progress_limit.to_string(),
         ),
+        ("--hang-timeout", hangs(here).to_owned(), hangs(there).to_owned()),
+        ("--memory-copies", here.memory_copies.to_string(), there.memory_copies.to_string()),
         ("--store-access", here.store_access.to_string(), there.store_access.to_string()),
     ];
     let differing = rows.into_iter().filter(|(_, here, there)| here != there);

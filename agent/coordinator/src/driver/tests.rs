@@ -177,7 +177,7 @@ async fn proof_is_needed() {
     }
     t.keep_alive("a", 2).await;
     while next_message(&mut stream).await
-        != (ToNode::Echo { sequence: 2, reason: None, lease_left: None })
+        != (ToNode::Echo { sequence: 2, reason: None, lease_left: None, memory_whole: None })
     {}
     death_notice(Some(proof)).await.unwrap();
     assert_eq!(t.state_of("a").await, None);
@@ -224,7 +224,7 @@ async fn last_call_is_armed() {
         t.keep_alive("a", sequence).await;
         assert_eq!(
             next_message(&mut stream).await,
-            ToNode::Echo { sequence, reason: None, lease_left: None }
+            ToNode::Echo { sequence, reason: None, lease_left: None, memory_whole: None }
         );
     }
     assert!(matches!(next_assignment(&mut stream).await, Assignment::Admit(_)));
@@ -280,7 +280,7 @@ async fn slow_reader_is_dropped() {
     }
     t.keep_alive("quick", 7).await;
     while next_message(&mut quick).await
-        != (ToNode::Echo { sequence: 7, reason: None, lease_left: None })
+        != (ToNode::Echo { sequence: 7, reason: None, lease_left: None, memory_whole: None })
     {}
     let mut known_round = 0;
     while slow.recv().await.is_some() {

@@ -321,6 +321,8 @@ mod tests {
             progress_age_ms: None,
             standbys: None,
             load: None,
+            unhealthy: None,
+            excluded: None,
         }
     }
 

@@ -18,7 +18,7 @@ impl Agent {
     /// Applies the coordinator's assignment for this node.
     pub fn handle_assignment(&mut self, now: Instant, assignment: Assignment) {
         match assignment {
-            Assignment::Wait { round, reason } => self.wait(now, round, reason),
+            Assignment::Wait { round, reason, memory: _ } => self.wait(now, round, reason),
             Assignment::Admit(admission) => self.admit(now, admission),
             Assignment::Restart { round, reason, complete_step } => {
                 self.restart(now, round, reason, complete_step)

@@ -143,6 +143,7 @@ fn admission(term: u64, number: u64) -> Admission {
         store_clients: Vec::new(),
         rounds_without_progress: 0,
         saved_step: None,
+        ..Admission::default()
     }
 }
 
@@ -160,6 +161,8 @@ fn failure(round: RoundId) -> WorkerFailure {
         stderr_tail: String::new(),
         is_final: false,
         error_file_age: None,
+        hardware: Vec::new(),
+        oom: None,
     }
 }
 
@@ -702,7 +705,7 @@ fn checks_are_of_the_same_round() {
 }
 
 fn waits(reason: WaitReason) -> Assignment {
-    Assignment::Wait { round: round(1, 1), reason }
+    Assignment::Wait { round: round(1, 1), reason, memory: None }
 }
 
 /// A registered node whose store is open and whose standbys import modules.

@@ -60,6 +60,7 @@ fn admission(round: u64) -> Admission {
         store_clients: Vec::new(),
         rounds_without_progress: 0,
         saved_step: None,
+        ..Admission::default()
     }
 }
 
@@ -97,7 +98,7 @@ fn late_admission_starts_nothing() {
 #[test]
 fn echo_is_taken_once() {
     let (mut node, now) = ready();
-    let echo = ToNode::Echo { sequence: 1, reason: None, lease_left: None };
+    let echo = ToNode::Echo { sequence: 1, reason: None, lease_left: None, memory_whole: None };
     node.handle_message(now + 40 * MS, ONE, echo);
     assert_eq!(node.take_echo().map(|echo| echo.round_trip), Some(40 * MS));
     assert_eq!(node.take_echo(), None);

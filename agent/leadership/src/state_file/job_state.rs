@@ -436,7 +436,12 @@ const MEMORY_LEN: usize = 4096;
 pub(super) mod tests {
     use std::fs::{self, File};
 
-    use ragent_rendezvous::message::JobResult;
+    use ragent_rendezvous::{
+        ids::GlobalRank,
+        message::{CheckpointId, JobResult, WorkerEnd},
+        training::{ChargedRound, TriedCheckpoint},
+    };
+    use serde_json::json;
 
     use super::*;
 
@@ -482,6 +487,21 @@ pub(super) mod tests {
             free_rounds: 3,
             early_free_rounds: 2,
             is_early: true,
+            training: Training {
+                charged_rounds: vec![ChargedRound {
+                    round: Round(7),
+                    step: Some(120),
+                    rank: GlobalRank(3),
+                    host_name: "node1".to_owned(),
+                    end: WorkerEnd::Exited(1),
+                    at: Duration::from_secs(60),
+                    began_from_memory: true,
+                }],
+                longest_pause: Duration::from_millis(1_200_001),
+                first_step: Duration::from_millis(182_003),
+                memory: Some(TriedCheckpoint { checkpoint: CheckpointId::default(), tries: 2 }),
+                ..Training::default()
+            },
             time: {
                 let mut time = TimeTotals { redone: Duration::from_secs(1), ..Default::default() };
                 time.add(TimeState::Productive, Duration::from_millis(86_400_123));
@@ -509,6 +529,22 @@ pub(super) mod tests {
         }
         fs::write(&path, "{").unwrap();
         assert_eq!(read_job_state(&path), None);
+    }
+
+    /// Fields that an older build has not written have their defaults.
+    #[test]
+    fn older_training_is_read() {
+        let charged = json!({
+            "round": 7, "step": null, "rank": 3, "host_name": "node1", "end": {"exited": 1},
+            "at": {"secs": 60, "nanos": 0},
+        });
+        let older = json!({"highest_step": 120, "charged_rounds": [charged]});
+        let training: Training = serde_json::from_value(older).unwrap();
+        assert!(!training.charged_rounds[0].began_from_memory);
+        assert_eq!(
+            (training.longest_pause, training.first_step, training.memory),
+            (Duration::ZERO, Duration::ZERO, None)
+        );
     }
 
     /// A state file is ignored if a number in it leaves no next number, or if a name in it is not valid for a node.

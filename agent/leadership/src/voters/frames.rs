@@ -130,10 +130,12 @@ pub(super) mod tests {
             NUMBER_MAX, VOTERS_MAX,
         },
         message::{
-            DepartedNode, DepartedNodes, Departure, ENDED_SHOWN_MAX, JobResult, Outcome, WorkerEnd,
-            WorkerFailure,
+            CheckpointId, DepartedNode, DepartedNodes, Departure, ENDED_SHOWN_MAX,
+            HARDWARE_FACTS_MAX, HardwareFact, JobResult, LINE_MAX, OomKill, Outcome, STEP_MAX,
+            WorkerEnd, WorkerFailure,
         },
         settings::{HostMember, HostTally, JobState},
+        training::{CHARGED_ROUNDS_MAX, ChargedRound, MEMORY_TRIES_MAX, Training, TriedCheckpoint},
     };
 
     use super::*;
@@ -164,6 +166,33 @@ pub(super) mod tests {
             stderr_tail: long(TEXT),
             is_final: true,
             error_file_age: Some(TIME),
+            hardware: vec![HardwareFact { text: long(LINE_MAX), age: TIME }; HARDWARE_FACTS_MAX],
+            oom: Some(OomKill::Certain),
+        }
+    }
+
+    fn training() -> Training {
+        let charged = ChargedRound {
+            round: Round(NUMBER_MAX),
+            step: Some(STEP_MAX),
+            rank: GlobalRank(u32::MAX),
+            host_name: long(NAME),
+            end: WorkerEnd::Hung(TIME),
+            at: TIME,
+            began_from_memory: true,
+        };
+        let round = RoundId { term: Term(NUMBER_MAX), round: Round(NUMBER_MAX) };
+        let checkpoint = CheckpointId { round, step: STEP_MAX };
+        Training {
+            highest_step: Some(STEP_MAX),
+            charged_rounds: vec![charged; CHARGED_ROUNDS_MAX],
+            rounds_without_progress: u32::MAX,
+            saved_step: Some(STEP_MAX),
+            complete_step: Some(STEP_MAX),
+            has_steps: true,
+            longest_pause: TIME,
+            first_step: TIME,
+            memory: Some(TriedCheckpoint { checkpoint, tries: MEMORY_TRIES_MAX }),
         }
     }
 
@@ -218,6 +247,7 @@ pub(super) mod tests {
             restarts: [restarts; RestartCause::ALL.len()],
             host_tallies: vec![tally; HOST_TALLIES_MAX],
             closed: Some(closed),
+            training: training(),
             proof_key: Some(ProofKey::new([7; ProofKey::LEN])),
             ..JobState::new(JobUid::new(long(NAME)))
         }

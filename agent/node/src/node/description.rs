@@ -38,6 +38,7 @@ mod tests {
             role: "default".to_owned(),
             script: "train.py".to_owned(),
             load: String::new(),
+            failure_domain: String::new(),
             local_world_size: std::num::NonZeroU32::MIN,
             node_rank: None,
         };

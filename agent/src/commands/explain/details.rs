@@ -28,6 +28,8 @@ pub(in crate::commands) fn of_node(node: &NodeSnapshot) -> String {
         progress_age_ms,
         standbys,
         load,
+        unhealthy,
+        excluded,
     } = node;
     let ranks = first_global_rank.map(|first| {
         let last = first.0.saturating_add(local_world_size.saturating_sub(1));
@@ -36,6 +38,8 @@ pub(in crate::commands) fn of_node(node: &NodeSnapshot) -> String {
     let rows = [
         ("state", Some(state.name().to_owned())),
         ("reason", reason.clone()),
+        ("unhealthy", unhealthy.clone()),
+        ("excluded", excluded.clone()),
         ("host", Some(host_name.clone())),
         ("node id", Some(node_id.to_string())),
         ("address", Some(address.clone())),

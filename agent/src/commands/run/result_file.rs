@@ -207,6 +207,8 @@ mod tests {
             stderr_tail: String::new(),
             is_final: false,
             error_file_age: None,
+            hardware: Vec::new(),
+            oom: None,
         }
     }
 

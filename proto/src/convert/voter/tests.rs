@@ -5,11 +5,14 @@ use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, JobUid, ProofKey, Round},
     message::{JobResult, Outcome, WorkerEnd},
     settings::{HostMember, HostTally, JobState},
-    training::{CHARGED_ROUNDS_MAX, ChargedRound, Training},
+    training::{CHARGED_ROUNDS_MAX, ChargedRound, MEMORY_TRIES_MAX, Training, TriedCheckpoint},
 };
 
 use super::*;
-use crate::convert::{account::some_totals, tests::known_job};
+use crate::convert::{
+    account::some_totals,
+    tests::{checkpoint_id, known_job},
+};
 
 /// The header of a job's messages.
 pub(in crate::convert) fn header() -> ElectionHeader {
@@ -65,6 +68,7 @@ fn job_state() -> JobState {
         host_name: "node1".to_owned(),
         end: WorkerEnd::Hung(Duration::from_millis(900_000)),
         at: Duration::from_millis(86_400_001),
+        began_from_memory: true,
     };
     let (time, restarts) = some_totals();
     JobState {
@@ -101,6 +105,9 @@ fn job_state() -> JobState {
             saved_step: Some(48_000),
             complete_step: Some(47_000),
             has_steps: true,
+            longest_pause: Duration::from_millis(1_200_001),
+            first_step: Duration::from_millis(182_003),
+            memory: Some(TriedCheckpoint { checkpoint: checkpoint_id(), tries: MEMORY_TRIES_MAX }),
         },
         time,
         restarts,
@@ -295,6 +302,19 @@ fn malformed_memories_are_refused_by_name() {
     out_of_range(&|m| m.round_size = u32::MAX, "job_state.round_size");
     out_of_range(&|m| m.charged_through = u64::MAX, "job_state.charged_through");
     out_of_range(&|m| m.proof_key = vec![1; 16], "job_state.proof_key");
+    let training = |change: &dyn Fn(&mut v1::Training), field| {
+        out_of_range(&|m| change(m.training.as_mut().unwrap()), field);
+    };
+    training(&|t| t.longest_pause_ms = u64::MAX, "training.longest_pause_ms");
+    training(&|t| t.first_step_ms = u64::MAX, "training.first_step_ms");
+    for tries in [0, 4] {
+        let change = |t: &mut v1::Training| t.memory.as_mut().unwrap().tries = tries;
+        training(&change, "tried_checkpoint.tries");
+    }
+    let missing = refusal_of_job_state(|m| {
+        m.training.as_mut().unwrap().memory.as_mut().unwrap().checkpoint = None;
+    });
+    assert_eq!(missing, Malformed::Missing("tried_checkpoint.checkpoint"));
     out_of_range(&|m| m.host_tallies[0].address = "\n".into(), "host_tally.address");
     out_of_range(&|m| m.host.as_mut().unwrap().node_id = "\0".into(), "host.node_id");
     out_of_range(&|m| m.host.as_mut().unwrap().host_name = "\n".into(), "host.host_name");

@@ -19,7 +19,7 @@ use crate::{
         NodeReport, NodeState, NoticeKind, Outcome, PROTOCOL_VERSION, RefuseReason, Registration,
         ToNode, WaitReason, WorkerEnd, WorkerFailure,
     },
-    settings::{JobState, Leases, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
+    settings::{JobState, Leases, NodeRange, Settings, SharedSettings},
     voter_count::VoterCount,
 };
 
@@ -104,15 +104,7 @@ impl Fixture {
     /// Does the same with other settings.
     pub(super) fn with(min: u32, max: u32, change: impl FnOnce(&mut SharedSettings)) -> Self {
         let nodes = NodeRange::new(min, max).expect("min <= max");
-        let mut shared = SharedSettings {
-            nodes,
-            max_restarts: 3,
-            timeouts: Timeouts::default(),
-            fixed_ranks: false,
-            store_access: StoreAccess::Members,
-            notice: Duration::ZERO,
-            no_progress_limit: 0,
-        };
+        let mut shared = SharedSettings { max_restarts: 3, ..SharedSettings::new(nodes) };
         change(&mut shared);
         let settings = Settings {
             run_id: RunId::new("run"),
@@ -187,6 +179,7 @@ impl Fixture {
             restarts_used: admission.map_or(0, |admission| admission.restart_count),
             charged_through: Round(0),
             report: NodeReport::new(round, state),
+            memory: None,
         }
     }
 
@@ -454,6 +447,7 @@ pub(super) fn describe(name: &str) -> NodeDescription {
         role: "default".to_owned(),
         script: "train.py".to_owned(),
         load: String::new(),
+        failure_domain: String::new(),
         local_world_size: NonZeroU32::MIN,
         node_rank: None,
         voter: None,
@@ -474,6 +468,8 @@ pub(super) fn failure(name: &str, age: Duration) -> WorkerFailure {
         stderr_tail: String::new(),
         is_final: false,
         error_file_age: None,
+        hardware: Vec::new(),
+        oom: None,
     }
 }
 

@@ -98,7 +98,10 @@ impl RoundLines {
             }
             News::Waiting(round, reason) => {
                 let text = match reason {
-                    WaitReason::Spare | WaitReason::Quarantined => news::waiting(*reason),
+                    WaitReason::Spare
+                    | WaitReason::Quarantined
+                    | WaitReason::Unhealthy
+                    | WaitReason::Excluded => news::waiting(*reason),
                     WaitReason::Gathering
                     | WaitReason::NextRound
                     | WaitReason::Ending
@@ -167,22 +170,14 @@ mod tests {
     use ragent_rendezvous::{
         ids::{GlobalRank, LocalRank, RoleRank, Round, RoundId, Term},
         message::{EvictReason, WorkerEnd, WorkerFailure},
-        settings::{StoreAccess, Timeouts},
         snapshot::Explanation,
     };
 
     use super::*;
 
     fn lines(max_nodes: u32, is_first_only: bool) -> RoundLines {
-        let shared = SharedSettings {
-            nodes: NodeRange::new(1, max_nodes).unwrap(),
-            max_restarts: 3,
-            timeouts: Timeouts::default(),
-            fixed_ranks: false,
-            store_access: StoreAccess::default(),
-            notice: Duration::ZERO,
-            no_progress_limit: 0,
-        };
+        let nodes = NodeRange::new(1, max_nodes).unwrap();
+        let shared = SharedSettings { max_restarts: 3, ..SharedSettings::new(nodes) };
         RoundLines::new(&shared, is_first_only)
     }
 
@@ -206,6 +201,7 @@ mod tests {
             store_clients: Vec::new(),
             rounds_without_progress: 0,
             saved_step: None,
+            ..Admission::default()
         }))
     }
 
@@ -223,6 +219,8 @@ mod tests {
             stderr_tail: String::new(),
             is_final: false,
             error_file_age: None,
+            hardware: Vec::new(),
+            oom: None,
         }))
     }
 

@@ -116,7 +116,14 @@ impl StartScreen {
     pub(super) fn handle_news(&mut self, news: &News) {
         let Some(shown) = &mut self.0 else { return };
         match news {
-            News::Waiting(_, WaitReason::Spare | WaitReason::Quarantined) | News::Succeeded(_) => {
+            News::Waiting(
+                _,
+                WaitReason::Spare
+                | WaitReason::Quarantined
+                | WaitReason::Unhealthy
+                | WaitReason::Excluded,
+            )
+            | News::Succeeded(_) => {
                 shown.is_idle = true;
             }
             News::Waiting(

@@ -41,7 +41,7 @@ impl NodeDriver<'_> {
             StreamEvent::Accepted(stream) => self.node.handle_accepted(now, stream),
             StreamEvent::Message(stream, message) if self.streams.contains_key(&stream) => {
                 debug!(stream = stream.0, ?message, "coordinator");
-                self.handle_message(now, stream, message);
+                self.handle_message(now, stream, *message);
                 self.count_echo(now);
             }
             // The stream was dropped in the meantime.
@@ -101,6 +101,7 @@ impl NodeDriver<'_> {
             restarts_used,
             charged_through,
             report,
+            memory: None,
         };
         let (sender, queue) = mpsc::channel(limits::STREAM_QUEUE);
         let first =

@@ -50,6 +50,8 @@ impl WorkersDriver {
             stderr_tail,
             is_final,
             error_file_age: None,
+            hardware: Vec::new(),
+            oom: None,
         }
     }
 

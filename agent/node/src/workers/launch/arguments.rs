@@ -133,6 +133,7 @@ mod tests {
             store_clients: vec![],
             rounds_without_progress: 0,
             saved_step: None,
+            ..Admission::default()
         }
     }
 

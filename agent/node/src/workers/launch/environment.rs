@@ -236,6 +236,7 @@ mod tests {
             store_clients: vec![],
             rounds_without_progress: 0,
             saved_step: None,
+            ..Admission::default()
         };
         let error_file = Path::new("/logs/error.json");
         let env = spec.of_worker(&admission, LocalRank(1), Some(error_file));

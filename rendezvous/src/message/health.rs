@@ -1,0 +1,66 @@
+//! Describes the health of machines, as their own agents find it.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// The most facts about the hardware in a failure.
+pub const HARDWARE_FACTS_MAX: usize = 4;
+
+/// The longest name of a kind of reason, in bytes.
+pub const HEALTH_KIND_MAX: usize = 64;
+
+/// The need of an unhealthy machine. A later value is worse.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HealthClass {
+    /// A reset of a GPU.
+    Reset,
+    /// A restart or a repair.
+    Replace,
+    /// A GPU is gone, or the user's own check has failed: workers cannot run.
+    Gone,
+}
+
+impl HealthClass {
+    /// Returns the name of the class, for programs and for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reset => "reset",
+            Self::Replace => "replace",
+            Self::Gone => "gone",
+        }
+    }
+}
+
+/// The reason why a node should get no place. The node's own next check ends it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Unhealthy {
+    /// The need of the machine.
+    pub class: HealthClass,
+    /// The kind of reason, for programs, such as `xid_79`; at most [`HEALTH_KIND_MAX`] bytes. If many nodes report
+    /// the same kind at once, the kind is probably not about the machines.
+    pub kind: String,
+    /// The reason, for people, such as `GPU 3: XID 79 (fell off the bus)`; at most [`LINE_MAX`](super::LINE_MAX)
+    /// bytes.
+    pub reason: String,
+}
+
+/// Something that the hardware of a node has reported since the round began.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct HardwareFact {
+    /// The fact, such as `GPU 3 reported XID 79 (fell off the bus)`; at most [`LINE_MAX`](super::LINE_MAX) bytes.
+    pub text: String,
+    /// The time since then, when the message was sent.
+    pub age: Duration,
+}
+
+/// The certainty with which the kernel killed a worker for lack of memory.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OomKill {
+    /// The kernel killed a process of the node at that time.
+    Probable,
+    /// The kernel killed a process of the worker's own control group.
+    Certain,
+}
