@@ -25,6 +25,12 @@ fn start(job: &Job<'_>, sandbox: &Sandbox, nodes: u32) -> (Vec<Program>, Vec<Ord
     (agents, orders)
 }
 
+/// Waits until the status of the job contains a text.
+fn shown(sandbox: &Sandbox, job: &Job<'_>, part: &str) {
+    let words = format!("status --watch --json --rdzv-endpoint {}", job.endpoint);
+    sandbox.ragent(&words).start().prints(part);
+}
+
 fn give_all(orders: &[Orders], order: &str) {
     orders.iter().for_each(|orders| orders.give(order));
 }
@@ -36,6 +42,7 @@ fn others_go_on_after_a_checkpoint() {
     let job = Job::new(&sandbox, &format!("--nnodes 2:3 {FLAGS}"));
     let (mut agents, orders) = start(&job, &sandbox, 3);
     give_all(&orders, "[report(f'X_RAGENT_STEP={n}') for n in range(1, 41)]");
+    shown(&sandbox, &job, r#""step":40"#);
     agents[2].signal(Signal::SIGTERM);
     for agent in &mut agents {
         agent.logs("(SIGTERM); all ranks may save for 300 s");
@@ -97,9 +104,11 @@ fn all_nodes_save_and_leave() {
 fn too_few_nodes_are_left_after_a_checkpoint() {
     for (goes_on, code) in [(false, 5), (true, 1)] {
         let sandbox = Sandbox::with_standbys();
-        let conf = "--rdzv-conf join_timeout=4,last_call_timeout=3600";
+        let conf = "--rdzv-conf voters=1,join_timeout=4,last_call_timeout=3600";
         let job = Job::new(&sandbox, &format!("--nnodes 2:3 --notice 300 {conf}"));
         let (mut agents, orders) = start(&job, &sandbox, 3);
+        give_all(&orders, "report('X_RAGENT_STEP=7')");
+        shown(&sandbox, &job, r#""step":7"#);
         agents[2].signal(Signal::SIGTERM);
         agents[0].logs("notice 1:");
         give_all(&orders, "saved(7, 1)");
@@ -107,10 +116,7 @@ fn too_few_nodes_are_left_after_a_checkpoint() {
         agents.iter_mut().for_each(|agent| drop(agent.worker()));
         if goes_on {
             give_all(&orders[..2], "report('X_RAGENT_STEP=8'); print('made')");
-            let mut watch = sandbox
-                .ragent(&format!("status --watch --json --rdzv-endpoint {}", job.endpoint))
-                .start();
-            watch.prints(r#""step":8"#);
+            shown(&sandbox, &job, r#""step":8"#);
         }
         agents.pop().unwrap().signal(Signal::SIGKILL);
         let end = agents.pop().unwrap().end();
@@ -126,6 +132,8 @@ fn notice_outlives_its_coordinator() {
     let flags = "--notice 300 --rdzv-conf shrink_timeout=0,last_call_timeout=3600";
     let job = Job::new(&sandbox, &format!("--nnodes 1:4 {flags}"));
     let (mut agents, _orders) = start(&job, &sandbox, 4);
+    agents[1].logs("received the list of voters");
+    agents[2].logs("received the list of voters");
     agents[3].signal(Signal::SIGTERM);
     agents[1].logs("notice 1:");
     agents.remove(0).signal(Signal::SIGKILL);
@@ -143,9 +151,7 @@ fn nodes_join_after_a_checkpoint() {
     let job = Job::new(&sandbox, &format!("--nnodes 2:3 {flags}"));
     let (mut agents, orders) = start(&job, &sandbox, 2);
     give_all(&orders, "saved(7)");
-    let words = format!("status --watch --json --rdzv-endpoint {}", job.endpoint);
-    let mut watch = sandbox.ragent(&words).start();
-    watch.prints(r#""saved_step":7"#);
+    shown(&sandbox, &job, r#""saved_step":7"#);
     let third = job.guest(WORKER);
     agents[0].logs("notice 1: nodes join (1 node waits); all ranks may save for 300 s");
     third.signal(Signal::SIGKILL);

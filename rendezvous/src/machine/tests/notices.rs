@@ -447,10 +447,16 @@ fn no_round_is_formed_before_the_end() {
 fn leaving_node_ends_the_job() {
     for host in ["a", "b"] {
         let mut t = running(1, 3, &["a", "b", "c"]).host(host);
-        ["a", "b", "c"].map(|name| t.register(name, NodeState::Running));
-        ["a", "b", "c"].map(|name| t.back(name));
+        for name in ["a", "b", "c"] {
+            t.register(name, NodeState::Running);
+        }
+        for name in ["a", "b", "c"] {
+            t.back(name);
+        }
         t.live(&["a", "b", "c"], SECOND);
-        ["a", "b", "c"].map(|name| t.report(name, NodeState::Running));
+        for name in ["a", "b", "c"] {
+            t.report(name, NodeState::Running);
+        }
         t.tell("a", NodeState::Leaving { reaped: false }, end(), None);
         assert_eq!(t.result(), None);
         t.tell("a", NodeState::Leaving { reaped: true }, end(), None);

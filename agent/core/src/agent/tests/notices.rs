@@ -27,7 +27,7 @@ impl Fixture {
     }
 
     fn guide(&mut self, round: RoundId, notice: Option<Notice>) -> Vec<Effect> {
-        self.agent.handle_guidance(self.now, Guidance { round, notice });
+        self.agent.handle_guidance(self.now, Guidance { round, notice, ..Guidance::default() });
         self.effects()
     }
 
@@ -329,11 +329,19 @@ fn unreachable_coordinator_may_have_saved() {
     // The node was admitted to another round, or another round runs without it.
     assert_eq!(play(true, |t| drop(t.assign(Assignment::Admit(admission(1, 2))))), HOST_GONE);
     let spare = |t: &mut Fixture| {
-        drop(t.assign(Assignment::Wait { round: round(1, 2), reason: WaitReason::Spare }));
+        drop(t.assign(Assignment::Wait {
+            round: round(1, 2),
+            reason: WaitReason::Spare,
+            memory: None,
+        }));
     };
     assert_eq!(play(true, spare), HOST_GONE);
     let waits = |t: &mut Fixture| {
-        drop(t.assign(Assignment::Wait { round: round(1, 1), reason: WaitReason::Gathering }));
+        drop(t.assign(Assignment::Wait {
+            round: round(1, 1),
+            reason: WaitReason::Gathering,
+            memory: None,
+        }));
     };
     assert_eq!(play(true, waits), SAVED);
 }
