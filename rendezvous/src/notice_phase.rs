@@ -1,12 +1,18 @@
 //! The time between a notice and the end of its round, in which all ranks may save.
 
-use std::{collections::BTreeSet, time::Instant};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 use crate::{
     ids::NodeId,
     message::{NOTICE_HOSTS_MAX, Notice, NoticeKind, Saved},
     saved_steps::SavedSteps,
 };
+
+/// A phase that ends earlier by less than this time is not worth another message.
+const CHANGE_MIN: Duration = Duration::from_secs(1);
 
 /// The newest notice of a round.
 #[derive(Clone, Debug)]
@@ -48,7 +54,8 @@ impl NoticePhase {
         leavers: BTreeSet<(String, NodeId)>,
         text: String,
     ) -> bool {
-        let is_shorter = self.until.is_none_or(|now| until < now);
+        // Each report of a node states its time again, without fractions of a millisecond.
+        let is_shorter = self.until.is_none_or(|now| until + CHANGE_MIN < now);
         let has_changed = kind > self.kind || is_shorter || !leavers.is_subset(&self.leavers);
         if kind > self.kind {
             self.kind = kind;

@@ -21,7 +21,7 @@ type Provocation = fn(&Sandbox) -> Vec<End>;
 /// The number of rows that are provoked at the same time. Most of them wait for timeouts.
 const ROWS_AT_ONCE: usize = 6;
 
-const PROVOCATIONS: [(&str, Provocation); 54] = [
+const PROVOCATIONS: [(&str, Provocation); 59] = [
     ("the job has succeeded, with or without this node", |sandbox| {
         vec![sandbox.ragent("--no-python true").run()]
     }),
@@ -79,6 +79,52 @@ const PROVOCATIONS: [(&str, Provocation); 54] = [
         let words = format!("--rdzv-endpoint {endpoint} --no-python fail.sh 1");
         sandbox.ragent(&words).run().assert_code(1);
         vec![coordinator.end()]
+    }),
+    ("`ragent notice` was accepted, or all ranks have saved with `--wait`", |sandbox| {
+        let orders = sandbox.orders(0);
+        let mut agent = sandbox.ragent("--notice 300 --no-python steps.py").start();
+        agent.worker();
+        let accepted = sandbox.ragent("notice save").run();
+        orders.give("notice(2); saved(7, 2)");
+        vec![accepted, sandbox.ragent("notice end --wait").run()]
+    }),
+    ("`ragent notice` found no agent, or not all ranks have saved", |sandbox| {
+        let none = sandbox.ragent("notice end").run();
+        let mut agent = sandbox.ragent("--notice 0.5 --no-python stay.sh").start();
+        agent.worker();
+        vec![none, sandbox.ragent("notice end --wait").run()]
+    }),
+    ("all ranks had saved when the job ended after a notice", |sandbox| {
+        let orders = sandbox.orders(0);
+        let mut agent = sandbox.ragent("--notice 300 --no-python steps.py").start();
+        agent.worker();
+        orders.give("notice(1); saved(7, 1)");
+        agent.signal(Signal::SIGTERM);
+        vec![agent.end()]
+    }),
+    ("too few nodes were back after a notice, and all ranks had saved", |sandbox| {
+        let orders = [0, 1].map(|rank| sandbox.orders(rank));
+        let words = format!(
+            "--nnodes 2 --notice 300 --rdzv-endpoint 127.0.0.1:{} --rdzv-conf \
+             join_timeout=1,voters=1 --no-python steps.py",
+            free_port()
+        );
+        let mut host = sandbox.ragent(&words).start();
+        host.endpoint();
+        let guest = sandbox.ragent(&words).start();
+        host.worker();
+        orders.iter().for_each(|orders| orders.give("notice(1); saved(7, 1)"));
+        guest.signal(Signal::SIGTERM);
+        vec![host.end()]
+    }),
+    ("the job failed again and again before a new step", |sandbox| {
+        let script = "import os, socket, time\n\
+                      s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n\
+                      s.sendto(b'X_RAGENT_STEP=1', os.environ['RAGENT_SOCKET'])\n\
+                      time.sleep(1)\n\
+                      exit(3)\n";
+        fs::write(sandbox.path("fails.py"), script).unwrap();
+        vec![sandbox.ragent("--max-restarts 9 --no-python python3 fails.py").run()]
     }),
     ("`ragent manifest k8s` has printed a manifest", |sandbox| {
         vec![sandbox.ragent("manifest k8s --name a --image b train.py").run()]

@@ -176,10 +176,18 @@ impl Rendezvous {
             self.close(JobResult::FinalFailure, failures);
             return true;
         }
-        let mut is_charged = false;
+        let is_third =
+            self.roster.get_mut(&id).is_some_and(|node| node.tally.failed(happened, started));
+        let is_quarantined = is_third && is_spared;
         if round.round > self.job_state.charged_through {
             if self.job_state.restarts_used >= shared.max_restarts {
                 self.close(JobResult::BudgetSpent, failures);
+                return true;
+            }
+            self.charge_training(now, round, &failure);
+            // Without the node, another start may help.
+            if !is_quarantined && let Some(result) = self.without_progress(shared) {
+                self.close(result, failures);
                 return true;
             }
             self.job_state.restarts_used += 1;
@@ -194,19 +202,13 @@ impl Rendezvous {
                 others: failures.others,
             };
             self.event_of(self.failure_event(&id), &id, kind);
-            self.charge_training(now, round, &failure);
             self.remember();
-            is_charged = true;
         }
-        let is_third =
-            self.roster.get_mut(&id).is_some_and(|node| node.tally.failed(happened, started));
-        if is_third && is_spared {
+        if is_quarantined {
             warn!(%round, node = %id, "node failed repeatedly: quarantined");
             self.quarantine(now, &id);
-            // Without the node, another start may help.
-            return false;
         }
-        is_charged && self.close_without_progress(shared, failures)
+        false
     }
 
     /// Remembers where the charged round has failed.
@@ -223,16 +225,13 @@ impl Rendezvous {
         self.job_state.training.charge(charged);
     }
 
-    /// Closes the job if it has failed again and again before a new step. Returns true if it did.
-    fn close_without_progress(&mut self, shared: SharedSettings, failures: Failures) -> bool {
-        let training = &self.job_state.training;
-        let Some(charged) = training.without_progress(shared.no_progress_limit) else {
-            return false;
-        };
+    /// Returns the result of a job that has failed again and again before a new step; `None` if another start may
+    /// help.
+    fn without_progress(&self, shared: SharedSettings) -> Option<JobResult> {
+        let charged = self.job_state.training.without_progress(shared.no_progress_limit)?;
         let rounds = charged.iter().map(|charged| charged.round).collect();
         let step = charged.iter().filter_map(|charged| charged.step).max();
-        self.close(JobResult::NoProgress { rounds, step }, failures);
-        true
+        Some(JobResult::NoProgress { rounds, step })
     }
 
     /// Counts the loss of a node, if it is still a member.

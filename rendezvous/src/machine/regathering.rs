@@ -104,8 +104,14 @@ impl Rendezvous {
     /// Completes the next round as soon as possible: when every member is back, or no other will be.
     pub(super) fn step_in_regathering(&mut self, now: Instant, shared: SharedSettings) -> bool {
         if self.have_all_left() {
-            self.close(JobResult::AllLeft, Failures::default());
-            return true;
+            // A failure without a restart left closes the job as failed.
+            if self.judge(now, shared) {
+                return true;
+            }
+            if matches!(&self.phase, Phase::Regathering(ended) if ended.verdict.is_none()) {
+                self.close(JobResult::AllLeft, Failures::default());
+                return true;
+            }
         }
         self.evict_overdue(now, shared);
         self.dismiss_leavers();
@@ -128,7 +134,6 @@ impl Rendezvous {
         let Phase::Regathering(regathering) = &self.phase else {
             return false;
         };
-        // A failure without a restart left closes the job as failed.
         if regathering.verdict.is_none() && self.close_if_ending() {
             return true;
         }

@@ -150,7 +150,7 @@ impl Machine {
             LaunchPhase::Reaching { .. } => self.finish(LaunchResult::Interrupted { signal }),
             LaunchPhase::Running { .. } if !self.settings.notice.is_zero() => {
                 let seconds = self.settings.notice.as_secs_f64();
-                warn!("saving, at most {seconds} s; the same signal again stops now");
+                warn!("saving, at most {seconds} s; {signal} again stops now");
                 // To an agent, this signal is a notice.
                 self.stop(now, Some(signal), Signal::SIGTERM);
                 self.enter(StopStage::Saving);
