@@ -121,6 +121,8 @@ def tell_story(demo):
     demo.check(f"all {last.of} epochs were trained (the last was {last.number})",
                last.number == last.of)
 
+    preempt(demo)
+
     demo.say("the same training without failures, for comparison")
     expected = demo.train_without_failures()
     print("\n" + demo.table())
@@ -141,6 +143,26 @@ def join(demo, name, event_name):
         demo.wait(f"the standbys of {name} are ready", lambda: event.has_begun()
                   or demo.standbys(name) == WORKERS_PER_AGENT, poll_s=0.02)
         event.start = time.monotonic()
+
+
+def preempt(demo):
+    """Runs a job of two agents, takes away one after the other, and checks that no step is done again."""
+    demo.say("another job, of agents D and E, with --notice 20")
+    agents = [demo.start_agent_with_notice(name) for name in "DE"]
+    demo.wait("D and E have trained an epoch", lambda: demo.epochs_of(workers=4))
+    demo.say("SIGTERM to agent E, as from a cloud that takes its machine: all ranks save, then E leaves")
+    ends = {}
+    for agent, workers, code in ((agents[1], 2, 8), (agents[0], None, 5)):
+        agent.process.terminate()
+        demo.wait(f"agent {agent.name} ends", lambda agent=agent: agent.process.poll() is not None)
+        ends[agent.name] = agent.process.returncode
+        demo.check(f"agent {agent.name} exits with {code} (it was {ends[agent.name]})", ends[agent.name] == code)
+        if workers:
+            demo.wait("agent D trains alone", lambda workers=workers: demo.epochs_of(workers=workers))
+            demo.say("SIGTERM to agent D as well: it exits with 5, so a scheduler starts the job again")
+    answer = demo.ask("explain", "restart", "--journal", demo.folder / "journal-D.jsonl")
+    demo.check("`ragent explain` names the saved step", "all ranks have saved step" in answer)
+    demo.check("no step was done again", "done again" not in answer)
 
 
 class DidNotHappen(Exception):
@@ -218,7 +240,10 @@ class Demo:
         self.may_end = False
         self.keep_folder = False
         # The endpoint of each agent, all of which are voters.
-        self.ports = free_ports("ABC")
+        self.ports = free_ports("ABCN")
+        # The endpoint of the second job.
+        self.notice_port = self.ports.pop("N")
+        self.noticed = []
         # The agent that has most recently answered with the status of the job.
         self.coordinator = "A"
         self.run_id = f"digits-demo-{os.getpid()}-{self.ports['A']}"
@@ -243,6 +268,24 @@ class Demo:
             TRAIN, "--epochs", str(EPOCHS), "--seconds-per-epoch", str(EPOCH_S),
             "--checkpoint", self.folder / "digits.pt",
         )
+
+    def start_agent_with_notice(self, name):
+        """Starts an agent of a second job, whose ranks may save before an agent leaves."""
+        endpoint = f"127.0.0.1:{self.notice_port}"
+        agent = self._start(
+            name, self._on_line,
+            "--nnodes", "1:2", "--notice", "20", "--rdzv-id", f"{self.run_id}-notice",
+            "--rdzv-endpoint", endpoint, "--journal", self.folder / f"journal-{name}.jsonl",
+            "--rdzv-conf", "last_call_timeout=30", "--nproc-per-node", str(WORKERS_PER_AGENT),
+            TRAIN, "--epochs", str(EPOCHS), "--seconds-per-epoch", "1", "--checkpoint", self.folder / "notice.pt",
+        )
+        # It does not run until the end of the training.
+        agent.killed = True
+        return agent
+
+    def epochs_of(self, workers):
+        """Returns the epochs of the second job with so many workers."""
+        return [epoch for epoch in self.noticed if epoch.workers == workers]
 
     def train_without_failures(self):
         """Trains in a job of its own, as fast as it can. Returns the last epoch."""
@@ -283,7 +326,7 @@ class Demo:
         # One write per line, so that lines of several agents do not mix.
         sys.stdout.write(f"agent {name} | {text}\n")
         sys.stdout.flush()
-        self.epochs.extend(epochs_in(text))
+        (self.noticed if name in "DE" else self.epochs).extend(epochs_in(text))
 
     def kill_all(self, agent):
         """Kills an agent with all its processes, so that none is left to report the loss."""

@@ -10,6 +10,7 @@ again at any time, with more or fewer of them: it continues after the last compl
 import argparse
 import contextlib
 import gzip
+import json
 import os
 import socket
 import sys
@@ -59,6 +60,7 @@ def main():
         accuracy = test(model, test_set)
         if rank == 0:
             save(args.checkpoint, model, optimizer, epoch + 1)
+            report_saved((epoch + 1) * len(batches))
             print(
                 f"epoch={epoch + 1}/{args.epochs} world_size={world_size} loss={loss:.4f} "
                 f"accuracy={accuracy:.4f} seconds={time.monotonic() - start:.2f}",
@@ -173,6 +175,20 @@ def report_step(step, steps):
     if path := os.environ.get("RAGENT_SOCKET"):
         with contextlib.suppress(OSError):
             AGENT.sendto(f"X_RAGENT_STEP={step}\nX_RAGENT_STEPS={steps}".encode(), path)
+
+
+def report_saved(step):
+    """Reports to ragent that this rank has saved everything, also for a notice that the agent has received.
+
+    With the module `ragent`, `ragent.saved(step, whole=True)` does the same.
+    """
+    if path := os.environ.get("RAGENT_SOCKET"):
+        notice = 0
+        with contextlib.suppress(OSError):
+            notice = json.loads(Path(os.environ["RAGENT_NOTICE_FILE"]).read_text())["notice"]
+        lines = f"X_RAGENT_SAVED={step}\nX_RAGENT_SAVED_WHOLE=1\nX_RAGENT_NOTICE={notice}"
+        with contextlib.suppress(OSError):
+            AGENT.sendto(lines.encode(), path)
 
 
 def parse_args():

@@ -132,8 +132,8 @@ fn notice_outlives_its_coordinator() {
     let flags = "--notice 300 --rdzv-conf shrink_timeout=0,last_call_timeout=3600";
     let job = Job::new(&sandbox, &format!("--nnodes 1:4 {flags}"));
     let (mut agents, _orders) = start(&job, &sandbox, 4);
-    agents[1].logs("received the list of voters");
-    agents[2].logs("received the list of voters");
+    let words = format!("events --follow --rdzv-endpoint {}", job.endpoint);
+    sandbox.ragent(&words).start().prints("the voters are 127.0.0.1");
     agents[3].signal(Signal::SIGTERM);
     agents[1].logs("notice 1:");
     agents.remove(0).signal(Signal::SIGKILL);
@@ -147,7 +147,7 @@ fn notice_outlives_its_coordinator() {
 #[test]
 fn nodes_join_after_a_checkpoint() {
     let sandbox = Sandbox::with_standbys();
-    let flags = "--notice 300 --rdzv-conf last_call_timeout=0,join_settle=0";
+    let flags = "--notice 300 --rdzv-conf last_call_timeout=1,join_settle=0";
     let job = Job::new(&sandbox, &format!("--nnodes 2:3 {flags}"));
     let (mut agents, orders) = start(&job, &sandbox, 2);
     give_all(&orders, "saved(7)");

@@ -171,6 +171,18 @@ fn watching_and_restarting() {
         "--no-restart-exit-codes 0",
         "--no-restart-exit-codes 3,x",
         "--no-restart-exit-codes 256",
+        "--notice -1",
+        "--notice soon",
+        "--notice-on SIGTERM",
+        "--notice-on SIGKILL",
+        "--notice-on SIGNOPE",
+        "--notice-on SIGUSR1=members",
+        "--notice-on SIGUSR1,SIGUSR1=save",
+        "--notice-command no-such-program",
+        "--notice-command 'open",
+        "--no-progress-limit 1",
+        "--no-progress-limit 9",
+        "--no-progress-limit many",
     ] {
         let end = refused(sandbox.ragent(&format!("{flag} --no-python stay.sh")));
         end.assert_stderr(&[&format!("`{flag}`")]);

@@ -84,10 +84,13 @@ impl Notices {
         self.received.as_ref().is_some_and(|(received, _)| !received.ends_job)
     }
 
-    /// Returns the checkpoint with which the workers have answered a notice that ends the round.
+    /// Returns the checkpoint with which the workers have answered a notice that ends the round, or one that this
+    /// node does not know yet.
     pub(super) fn answer(&self) -> Option<Saved> {
+        let number = |(shown, _): &(ShownNotice, Instant)| shown.notice.number;
+        let known = self.shown.as_ref().map_or(0, number);
         let ends_round = self.shown.as_ref().is_some_and(|(shown, _)| shown.until.is_some());
-        self.saved.filter(|_| ends_round)
+        self.saved.filter(|saved| saved.notice > known || saved.notice == known && ends_round)
     }
 }
 
@@ -168,10 +171,9 @@ impl Agent {
             return;
         }
         let Some(notice) = guidance.notice else {
-            if let Some((shown, _)) = self.notices.shown.take() {
+            if self.notices.shown.take().is_some() {
                 self.notices.saved = None;
                 self.act(Action::ShowNotice(None));
-                debug_assert!(shown.notice.number > 0, "numbers begin with 1");
             }
             return;
         };
@@ -187,20 +189,16 @@ impl Agent {
         if is_same {
             return;
         }
-        if self.notices.saved.is_some_and(|saved| saved.notice != shown.notice.number) {
-            self.notices.saved = None;
-        }
         self.announce(News::NoticeGiven(shown.notice.clone()));
         self.act(Action::ShowNotice(Some(Box::new(shown.clone()))));
         self.notices.shown = Some((shown, since));
     }
 
-    /// Notes what the workers have saved.
+    /// Notes what the workers have saved. They may know of a notice before this agent does, from ranks of other
+    /// nodes, so the coordinator decides which notice they have answered.
     pub(crate) fn handle_saves(&mut self, now: Instant, saves: NodeSaves) {
-        let number = self.notice_number();
-        let answer = saves.answer.filter(|saved| saved.notice == number && number > 0);
-        if answer.is_some() && answer != self.notices.saved {
-            self.notices.saved = answer;
+        if saves.answer.is_some() && saves.answer != self.notices.saved {
+            self.notices.saved = saves.answer;
             self.send_report(now);
         }
     }
