@@ -3,15 +3,17 @@
 import importlib
 import json
 import os
+import pathlib
 import random
 import socket
 import sys
+import tempfile
 import textwrap
 import threading
 import warnings
 
 import pytest
-from support import DEADLINE, AgentOfWorker
+from support import DEADLINE, AgentOfWorker, free_port
 
 NOTICE = {
     "schema": 1, "notice": 3, "kind": "leave", "hosts": ["node4"], "here": False, "until": 1764104000.5, "text": "SIGTERM"
@@ -448,26 +450,33 @@ def join(name, rank=int(os.environ["RANK"]), size=int(os.environ["WORLD_SIZE"]))
 
 
 class Ranks:
-    """Ranks of a job on this machine, each on a node of its own."""
+    """Ranks of a job on this machine, each on a node of its own. They run a script: the part after `HEAD`, or a path."""
 
-    def __init__(self, sandbox, size, script, env=None):
-        self.agents = []
-        path = sandbox.write("ranks.py", HEAD + textwrap.dedent(script))
-        self.runs = []
+    def __init__(self, sandbox, size, script, env=None, words=(), **options):
+        path = script if isinstance(script, pathlib.Path) else sandbox.write("ranks.py", HEAD + textwrap.dedent(script))
+        shared = {"WORLD_SIZE": str(size), "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1", **(env or {})}
+        self._folder = tempfile.TemporaryDirectory(dir=sandbox.temporary)
+        self.agents, self.runs = [], []
         for rank in range(size):
-            folder = sandbox.temporary / str(rank)
+            folder = pathlib.Path(self._folder.name) / str(rank)
             folder.mkdir()
             agent = AgentOfWorker(folder)
             self.agents.append(agent)
-            variables = {"RANK": str(rank), "WORLD_SIZE": str(size), "OMP_NUM_THREADS": "1", **(env or {})}
-            self.runs.append(sandbox.start(path, env={**variables, **agent.environment}))
+            variables = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size)}
+            self.runs.append(sandbox.start(path, *words, env={**variables, **agent.environment}, **options))
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
+        for run in self.runs:
+            if run.process.poll() is None:
+                # The test has failed.
+                run.process.kill()
+                run.finish()
         for agent in self.agents:
             agent.close()
+        self._folder.cleanup()
 
     def succeed(self):
         for run in self.runs:

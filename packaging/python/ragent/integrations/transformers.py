@@ -17,26 +17,26 @@ class NoticeCallback(_Base):  # type: ignore[misc]
 
     On all ranks, the Trainer saves at the same step, at most `2 * every` steps after the notice. If the job ends or a node leaves,
     the script then exits with code 0, as by `sys.exit(0)`. What comes after `trainer.train()` is not run, so a model that is not
-    trained to its end does not pass for one that is. Otherwise the training goes on. Without an agent the callback does nothing.
+    trained to its end does not pass for one that is. Otherwise the training goes on. An evaluation that is due at the same step is
+    skipped. Without an agent the callback does nothing.
     """
 
     def __init__(self, every: int = 10) -> None:
         super().__init__()
         self._every = every
-        # The kind of the notice for which a checkpoint is to be saved.
+        # The kind of the notice for which this step is saved.
         self._kind: Optional[str] = None
         self._begin = monotonic()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Asks for a checkpoint if there is a notice."""
         self._begin = monotonic()
-        self._kind = _saves.kind_to_save(state.global_step, self._every) or self._kind
-        # Again at the next step if the Trainer did not save: with `save_strategy="best"`, an evaluation decides.
-        if self._kind:
+        self._kind = _saves.kind_to_save(state.global_step, self._every)
+        if self._kind is not None:
             control.should_save = True
-            if self._kind in _saves.ENDING:
-                # It would come before the checkpoint, and take the time that is left.
-                control.should_evaluate = False
+            # It would come before the checkpoint, and take the time that is left. With `save_strategy="best"`, it would also
+            # decide that nothing is saved.
+            control.should_evaluate = False
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Logging is not a part of saving."""
