@@ -120,7 +120,7 @@ try:
     train()
 except SystemExit as end:
     say("ends with", repr(end.code))
-# The models are gone: one that outlives its process group sometimes aborts the interpreter at its end.
+# The models are gone. A model that outlives its process group sometimes aborts the interpreter at its end.
 dist.destroy_process_group()
 """
 

@@ -257,10 +257,13 @@ def test_busy_agent(ragent, sandbox, monkeypatch):
         monkeypatch.setenv("RAGENT_SOCKET", path)
         _, _, steps = modules(ragent)
         monkeypatch.setattr(steps, "_PATIENCE", DEADLINE)
+        waits, send = threading.Event(), steps._send_patiently
+        monkeypatch.setattr(steps, "_send_patiently", lambda *args: [waits.set(), send(*args)])
         for n in range(5000):
             ragent.step(n)
         thread = threading.Thread(target=ragent.saved, args=(6000,))
         thread.start()
+        assert waits.wait(DEADLINE)
         while reader.recv(4096) != b"X_RAGENT_SAVED=6000":
             pass
         thread.join(DEADLINE)
@@ -325,8 +328,8 @@ def test_measured_cost(clock):
 
 def test_usual_step(clock):
     """A usual step is the median of the last 32 intervals without a checkpoint. Fewer than three are not enough."""
-    for n, is_known in [(0, False), (2, False), (4, False), (6, True)]:
-        clock.step(n)
+    for n, seconds, is_known in [(0, 1.0, False), (2, 1.0, False), (4, 1.0, False), (6, 4.0, True)]:
+        clock.step(n, seconds)
         clock.saved(n)
         assert clock.step(n + 1, 100.0) == (["X_RAGENT_SAVE_MS=99000"] if is_known else [])
     for n in range(10, 26):
@@ -428,6 +431,26 @@ def test_script_without_an_agent(sandbox):
         print(ragent.notice())
     """
     assert sandbox.run(code).succeeds().stdout == "None\n"
+
+
+def test_missing_frameworks(sandbox):
+    """The module works where no framework is installed. A callback for one is an error that names it."""
+    sandbox.run(
+        """
+        import importlib, sys
+        for name in ("transformers", "lightning", "pytorch_lightning"):
+            sys.modules[name] = None
+        import ragent, ragent.integrations
+        assert not ragent.should_save(1)
+        for name in ("transformers", "lightning"):
+            try:
+                importlib.import_module("ragent.integrations." + name)
+            except ModuleNotFoundError as error:
+                assert name in str(error), error
+            else:
+                raise SystemExit(name)
+        """
+    ).succeeds()
 
 
 # With torch.distributed
@@ -552,34 +575,34 @@ def test_reductions(sandbox):
 
     - At other steps there is none, and when a script asks again at the same step.
     - A rank without an agent takes part. If no rank has an agent, there is one reduction, and then no other.
-    - A script may end while one is not read. The module keeps no process group that was destroyed.
+    - A script may end while one is not read. Then it has no result in the next process group: other ranks may not have it.
+    - The module keeps no process group that was destroyed.
     """
     script = """
     import weakref
     calls, reduce = [], dist.all_reduce
     dist.all_reduce = lambda *args, **options: calls.append(step) or reduce(*args, **options)
-    def variables():
-        return {name: os.environ.pop(name) for name in ("RAGENT_NOTICE_FILE", "RAGENT_SOCKET") if name in os.environ}
-
-    if os.environ["RANK"] == "0":
-        variables()
-    for name in ("one", "none"):
+    file = os.environ["RAGENT_NOTICE_FILE"]
+    for name, last in [("open", 7), ("one", 49), ("none", 49), ("again", 14)]:
+        os.environ.pop("RAGENT_NOTICE_FILE", None)
+        if os.environ["RANK"] == "1" and name != "none":
+            os.environ["RAGENT_NOTICE_FILE"] = file
         join(name)
         group = weakref.ref(dist.group.WORLD)
         calls.clear()
         answers = []
-        for step in range(1, 50):
+        for step in range(1, last + 1):
             answers += [step for _ in range(3) if ragent.should_save(step, every=7)]
         say(name, calls, answers)
         dist.destroy_process_group()
         assert group() is None
-        variables()
     """
     with Ranks(sandbox, 2, script) as ranks:
         ranks.agents[1].give(NOTICE)
         ranks.succeed()
+        expected = ["open [7] []", "one [7, 14, 21, 28, 35, 42, 49] [14]", "none [7] []", "again [7, 14] []"]
         for run in ranks.runs:
-            assert run.stdout.splitlines() == ["one [7, 14, 21, 28, 35, 42, 49] [14]", "none [7] []"]
+            assert run.stdout.splitlines() == expected
             assert run.stderr == ""
 
 

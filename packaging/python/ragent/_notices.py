@@ -45,7 +45,7 @@ class Notice:
         return None if self.until is None else max(0.0, self.until - time.time())
 
 
-# The file that was read last: its path and identity, and its notice.
+# The file that was read last, and its notice.
 _last: Tuple[Optional[Tuple[Any, ...]], Optional[Notice]] = (None, None)
 _has_warned = False
 # The newest number that a script has seen.
@@ -78,7 +78,7 @@ def current() -> Optional[Notice]:
     try:
         about = os.stat(path)
         key, newest = _last
-        if key == _key(path, about):
+        if key == _key(about):
             return newest
         # It may have been replaced meanwhile.
         with open(path, "rb") as file:
@@ -95,12 +95,12 @@ def current() -> Optional[Notice]:
         _warn(path, error)
         newest = None
     is_settled = time.time_ns() - about.st_mtime_ns > _SETTLED
-    _last = (_key(path, about) if is_settled else None, newest)
+    _last = (_key(about) if is_settled else None, newest)
     return newest
 
 
-def _key(path: str, about: os.stat_result) -> Tuple[Any, ...]:
-    return path, about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
+def _key(about: os.stat_result) -> Tuple[Any, ...]:
+    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
 
 
 def _parse(text: bytes) -> Notice:

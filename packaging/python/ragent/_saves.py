@@ -141,9 +141,9 @@ _state = _State()
 def should_save(step: SupportsIndex, every: SupportsIndex = 10) -> bool:
     """Returns True if all ranks are to save a checkpoint at this step, because of a notice. Each notice gives it once.
 
-    Every rank of torch's default process group calls this with the same steps, at the same place of its loop: a rank that does
+    Every rank of torch's default process group calls this with the same steps, at the same place of its loop. A rank that does
     not makes the others wait, as with any collective. Ranks agree at multiples of `every` steps. At other steps, the result is
-    False, and costs nothing. So a notice is answered after at most `2 * every` steps: with steps above a second, pass `every=1`.
+    False. So a notice is answered after at most `2 * every` steps. With steps above a second, pass `every=1`.
 
     Without torch.distributed, the answer is this node's own, at any step. An error of the reduction is raised as torch raises it.
     """
@@ -211,8 +211,8 @@ def end_together() -> NoReturn:
 def saved(step: SupportsIndex, seconds: Optional[float] = None, whole: bool = False) -> None:
     """Reports that the checkpoint of a step is on storage: this rank's part of it, or with `whole` the parts of all ranks.
 
-    Each rank reports its own part, when another process could read it, or one rank reports the whole. `seconds` is how long the
-    training stood still for it. Without it, this module measures the time if the script calls `step`.
+    Each rank reports its own part, once another process could read it, or one rank reports all parts. `seconds` is how long the
+    training paused for it. Without it, this module measures the time if the script calls `step`.
 
     The checkpoint answers the newest notice for which `should_save` has returned True, unless that was at a later step. In a
     script that does not call `should_save`, it answers the newest one that `notice` has returned.

@@ -1,4 +1,4 @@
-"""Reports progress from a training script, and measures how long the training stands still for a checkpoint.
+"""Reports progress from a training script, and measures how long the training pauses for a checkpoint.
 
 A report is one datagram of lines to the socket of the agent, whose path is in `RAGENT_SOCKET`:
 
@@ -16,7 +16,7 @@ The last line is in the datagram of `saved` if the script gives `seconds`. Other
    `saved` in it does not count.
 2. The cost is the interval with the `saved` in it, less a usual step, and at least 0. It is known at the `step` that ends this
    interval. So the line follows `X_RAGENT_STEP=` in the datagram of that step, and belongs to the newest `saved` before it.
-3. If that datagram is skipped, the line is in the next one of a step, unless there is another `saved` before.
+3. If the agent does not take that datagram, the line is in the next one of a step, unless there is another `saved` before.
 
 With fewer than three usual intervals, the cost is unknown, and there is no such line.
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from time import monotonic
 from typing import Any, List, Optional, Tuple
 
@@ -17,13 +18,16 @@ _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def _packages() -> List[Any]:
-    loaded = [sys.modules[name] for name in _PACKAGES if name in sys.modules]
+    loaded = [sys.modules[name] for name in _PACKAGES if sys.modules.get(name)]
     if loaded:
         return loaded
-    try:
-        return [import_module(_PACKAGES[0])]
-    except ModuleNotFoundError:
-        return [import_module(_PACKAGES[1])]
+    for name in _PACKAGES:
+        if find_spec(name.partition(".")[0]):
+            return [import_module(name)]
+    raise ModuleNotFoundError(
+        "failed to import a callback for Lightning: neither `lightning` nor `pytorch_lightning` is installed; install one of them",
+        name="lightning",
+    )
 
 
 _bases: Any = tuple(package.Callback for package in _packages())
