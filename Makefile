@@ -124,6 +124,7 @@ test-torch-versions:
 test-frameworks: venv
 	scripts/setup-venv.sh frameworks
 	FRAMEWORKS='$(FRAMEWORKS)' $(CARGO) test --workspace --locked --test torch -- frameworks
+	FRAMEWORKS='$(FRAMEWORKS)' .venv/bin/python -m pytest tests/python/test_callbacks.py
 
 # Each of them fills the same folder.
 .NOTPARALLEL:

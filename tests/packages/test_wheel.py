@@ -94,7 +94,8 @@ def test_contents(wheel):
         names = archive.namelist()
         (sbom,) = [archive.read(name).decode() for name in names if "/sboms/" in name]
         (metadata,) = [archive.read(name).decode() for name in names if name.endswith(".dist-info/METADATA")]
-    for end in ["ragent/__init__.py", "ragent/__main__.py", "ragent/py.typed", "/licenses/LICENSE", "/licenses/THIRD-PARTY.txt"]:
+    module = ["ragent/__init__.py", "ragent/__main__.py", "ragent/py.typed", "ragent/integrations/lightning.py"]
+    for end in [*module, "/licenses/LICENSE", "/licenses/THIRD-PARTY.txt"]:
         assert [name for name in names if name.endswith(end)], (end, names)
     assert JsonStrictValidator(SchemaVersion.V1_5).validate_str(sbom) is None
     components = {component["name"]: component for component in json.loads(sbom)["components"]}

@@ -1,6 +1,7 @@
 """Processes of tests, whose output is read as it arrives."""
 
 import importlib
+import json
 import os
 import pathlib
 import queue
@@ -95,6 +96,54 @@ class Sandbox:
         finally:
             for process in self.processes():
                 os.kill(process, 9)
+
+
+class AgentOfWorker:
+    """The side of the agent for one worker: it gives notices, and reads reports as they arrive."""
+
+    def __init__(self, folder):
+        self.notice_file = folder / "notice.json"
+        path = str(folder / "reports")
+        self.environment = {"RAGENT_SOCKET": path, "RAGENT_NOTICE_FILE": str(self.notice_file)}
+        self._reports = queue.Queue()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(path)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def _read(self):
+        while report := self._socket.recv(4096):
+            self._reports.put(report.decode())
+
+    def give(self, notice):
+        """Replaces the file of notices, whole. Bytes are its content, another value is written as JSON."""
+        text = notice if isinstance(notice, bytes) else json.dumps(notice).encode()
+        draft = self.notice_file.with_suffix(".new")
+        draft.write_bytes(text)
+        draft.replace(self.notice_file)
+
+    def next(self):
+        """Waits for the next report."""
+        return self._reports.get(timeout=DEADLINE)
+
+    def rest(self):
+        """Returns the reports that nothing has waited for, of workers that have ended."""
+        self.close()
+        return list(self._reports.queue)
+
+    def close(self):
+        if self._reader.is_alive():
+            # All others were sent before it.
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as last:
+                last.sendto(b"", self.environment["RAGENT_SOCKET"])
+            self._reader.join(DEADLINE)
+        self._socket.close()
 
 
 class Run:

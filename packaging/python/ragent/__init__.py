@@ -1,7 +1,8 @@
 """Launcher of distributed training jobs, in place of torchrun.
 
-`run`, `main` and `elastic_launch` correspond to torch's functions of the same names; `step` reports the training step
-from a script, and `status` returns the state of a job. The names are imported when they are first used.
+`run`, `main` and `elastic_launch` correspond to torch's functions of the same names, and `status` returns the state of a job.
+A training script reports its step with `step`. With `notice`, `should_save` and `saved` it saves a checkpoint before its node is
+taken. The names are imported when they are first used.
 """
 
 # `typing` is not imported: importing this module must be fast in a training script.
@@ -12,7 +13,9 @@ if TYPE_CHECKING:
     from ._elastic import LaunchConfig, elastic_launch
     from ._errors import ChildFailedError, CommandLineError, LaunchError, ProcessFailure, StatusError
     from ._launch import main, run
+    from ._notices import Notice, notice
     from ._report import Failure, Report
+    from ._saves import saved, should_save
     from ._status import (
         Incomplete,
         LastRestart,
@@ -44,6 +47,7 @@ __all__ = [
     "LaunchConfig",
     "LaunchError",
     "Node",
+    "Notice",
     "Outcome",
     "ProcessFailure",
     "Progress",
@@ -62,7 +66,10 @@ __all__ = [
     "__version__",
     "elastic_launch",
     "main",
+    "notice",
     "run",
+    "saved",
+    "should_save",
     "status",
     "step",
 ]
@@ -71,7 +78,9 @@ _MODULES = {
     "_elastic": "LaunchConfig elastic_launch",
     "_errors": "ChildFailedError CommandLineError LaunchError ProcessFailure StatusError",
     "_launch": "main run",
+    "_notices": "Notice notice",
     "_report": "Failure Report",
+    "_saves": "saved should_save",
     "_status": "Incomplete LastRestart Node Outcome Progress RefusedPeer RestartStages Restarts Standbys StateTime Status "
     "Time Unreached Voter WorkerFailure status",
     "_steps": "step",
