@@ -46,9 +46,9 @@ echo "0 shell pid=$$" >&3
 const STAY: &str = "while :; do sleep 0.1; done\n";
 
 impl Tracking {
-    /// Starts a cluster that finds processes in this way, and sends SIGKILL 3 s after SIGTERM. The default is 30 s.
+    /// Starts a cluster that finds processes in this way, and sends SIGKILL 10 s after SIGTERM. The default is 30 s.
     fn cluster<'a>(&self, sandbox: &'a Sandbox) -> Option<Cluster<'a>> {
-        let settings = format!("ProctrackType=proctrack/{}\nKillWait=3", self.plugin);
+        let settings = format!("ProctrackType=proctrack/{}\nKillWait=10", self.plugin);
         fs::write(sandbox.path("cgroup.conf"), "CgroupPlugin=cgroup/v1\n").unwrap();
         is_there("python3").then(|| Cluster::start_with(sandbox, &settings))?
     }
@@ -73,11 +73,19 @@ fn union(sets: &[BTreeSet<String>]) -> BTreeSet<String> {
     sets.iter().flatten().cloned().collect()
 }
 
+/// Waits for a change that nothing reports.
+#[track_caller]
+fn wait_until(mut is_met: impl FnMut() -> bool) {
+    let deadline = clock::now_blocking() + PATIENCE;
+    while !is_met() {
+        assert!(clock::now_blocking() < deadline, "it never changes");
+        thread::yield_now();
+    }
+}
+
 /// A batch job whose processes write their signals to a pipe.
 struct Job {
     id: String,
-    /// `sbatch`, which ends with the job.
-    submitted: Program,
     /// Prints what is written to the pipe.
     records: Program,
     /// The number of its lines that an assertion has read.
@@ -99,11 +107,10 @@ impl Job {
         unistd::mkfifo(&path("pipe"), Mode::S_IRWXU).unwrap();
         let records = sandbox.program("cat").arg(path("pipe")).start();
         let pipe = OpenOptions::new().write(true).open(path("pipe")).unwrap();
-        let submit = cluster.user(&format!("sbatch --wait -o {name}.out {options}"));
-        let mut submitted = submit.arg(path("sh")).env("RECORDS", path("pipe")).start();
-        let id =
-            submitted.prints("Submitted batch job ").split(' ').next_back().unwrap().to_owned();
-        let mut job = Self { id, submitted, records, read: 0, pipe, pids: BTreeMap::new() };
+        let submit = cluster.user(&format!("sbatch --parsable -o {name}.out {options}"));
+        let submitted = submit.arg(path("sh")).env("RECORDS", path("pipe")).run();
+        let id = submitted.stdout.trim().to_owned();
+        let mut job = Self { id, records, read: 0, pipe, pids: BTreeMap::new() };
         for process in processes {
             let pid = job.pid(process);
             job.pids.insert(process.clone(), pid);
@@ -134,12 +141,7 @@ impl Job {
     #[track_caller]
     fn assert_ended(&mut self, processes: &BTreeSet<String>, killed: &BTreeSet<String>) {
         self.wait_for("SIGTERM", processes);
-        let deadline = clock::now_blocking() + PATIENCE;
-        // Nothing reports the ends of processes that are not children.
-        while killed.iter().any(|process| is_alive(self.pids[process])) {
-            assert!(clock::now_blocking() < deadline, "something stays alive");
-            thread::yield_now();
-        }
+        wait_until(|| !killed.iter().any(|process| is_alive(self.pids[process])));
         let dead = self.pids.iter().filter(|(_, pid)| !is_alive(**pid));
         let dead: BTreeSet<String> = dead.map(|(process, _)| process.clone()).collect();
         assert_eq!(dead, *killed);
@@ -225,10 +227,11 @@ fn signals_of_processes_found_by_cgroup() {
     let sandbox = Sandbox::new();
     let Some(cluster) = BY_CGROUP.cluster(&sandbox) else { return };
     let job = assert_reached(&sandbox, &cluster, &BY_CGROUP, "scancel");
-    job.submitted.end();
     for node in 1..=3 {
+        let user = format!("{FREEZER}/slurm_n{node}/uid_0");
+        wait_until(|| !Path::new(&format!("{user}/job_{}", job.id)).exists());
         // Another test may use them.
-        let _ = fs::remove_dir(format!("{FREEZER}/slurm_n{node}/uid_0"));
+        let _ = fs::remove_dir(&user);
         let _ = fs::remove_dir(format!("{FREEZER}/slurm_n{node}"));
     }
 }
@@ -264,7 +267,7 @@ fn signals_before_and_at_the_time_limit() {
     }
 }
 
-/// `srun` passes SIGUSR1 on to its tasks. SIGTERM for `srun` is SIGKILL for them.
+/// `srun` passes SIGUSR1 on to its tasks. SIGTERM for `srun` is SIGKILL for them, and so is `scancel` with the number of the step.
 #[test]
 fn signals_of_srun() {
     let sandbox = Sandbox::new();
@@ -277,13 +280,27 @@ fn signals_of_srun() {
         echo "0 srun code=$?" >&3
     "#;
     let tasks = family("task", &[""], 2);
-    let mut job = Job::start((&sandbox, &cluster), ("job", "-N 2"), script, &tasks);
-    let srun = job.pid("0 srun");
-    kill(srun, Signal::SIGUSR1);
-    job.assert_got_usr1(&tasks);
-    kill(srun, Signal::SIGTERM);
-    job.records.prints("0 srun code=137");
-    assert_eq!(job.got("SIGTERM"), BTreeSet::new());
+    for name in ["srun", "step"] {
+        let mut job = Job::start((&sandbox, &cluster), (name, "-N 2"), script, &tasks);
+        let srun = job.pid("0 srun");
+        kill(srun, Signal::SIGUSR1);
+        job.assert_got_usr1(&tasks);
+        match name {
+            "srun" => kill(srun, Signal::SIGTERM),
+            _ => cluster.user(&format!("scancel {}.0", job.id)).run().assert_code(0),
+        }
+        job.records.prints("0 srun code=137");
+        assert_eq!(job.got("SIGTERM"), BTreeSet::new());
+    }
+}
+
+/// `srun` exits with the highest code of its tasks.
+#[test]
+fn highest_code_counts() {
+    let sandbox = Sandbox::new();
+    let Some(cluster) = BY_PARENT.cluster(&sandbox) else { return };
+    let srun = cluster.user("srun -N 3 --kill-on-bad-exit=0 sh -c");
+    srun.arg("set 5 8 5; shift $SLURM_PROCID; exit $1").run().assert_code(8);
 }
 
 /// A batch script whose shell has a trap gets the exit code of `srun`, with and without a signal, and requeues its job.
@@ -305,14 +322,12 @@ fn script_with_a_trap_gets_the_exit_code() {
             kill(job.pids["0 task"], Signal::SIGHUP);
             job.records.prints("0 shell code=5");
             let shown = format!("scontrol show job {}", job.id);
-            let deadline = clock::now_blocking() + PATIENCE;
-            while !cluster.user(&shown).run().stdout.contains("Restarts=1") {
-                assert!(clock::now_blocking() < deadline, "the job is not requeued");
-            }
+            wait_until(|| cluster.user(&shown).run().stdout.contains("Restarts=1"));
         }
     }
 }
 
+/// The script of `docs/schedulers.md` for a shell with a trap, which here writes what it does.
 const TRAP: &str = r#"
 exec 3>"$RECORDS"
 trap 'echo "0 shell trapped" >&3' USR1
