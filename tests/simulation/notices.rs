@@ -7,7 +7,7 @@ use crate::{assert_noticed, assert_rules_hold, run};
 /// The number of seeds of a default run.
 const SEEDS: u64 = 400;
 
-/// A job is saved only if all ranks have saved, nobody is stopped before, and nothing is delayed.
+/// A job is saved only if all ranks have saved. No node is stopped before its time is over, and no round lasts longer.
 #[test]
 fn notice_rules_hold_in_every_world() {
     assert_rules_hold(World::with_notices, "NOTICE_SEEDS", SEEDS, "notice_rules");

@@ -411,6 +411,10 @@ impl World {
             Some(ProcessEnd::Closed | ProcessEnd::Yielded | ProcessEnd::Left) => {
                 self.learn_end(host, ended);
                 self.hosts[host].file = None;
+                if self.training.is_some() {
+                    // Many nodes leave at once, perhaps before other voters have replaced them.
+                    self.check_majority();
+                }
             }
             Some(ProcessEnd::Other) | None => {}
         }

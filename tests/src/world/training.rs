@@ -4,7 +4,8 @@
 //! - q: exit code 5 is given only if all ranks have saved one step for a notice, and no later round has worked. A leader that has lost its
 //!   majority may have learned of work that its successor does not know, so a few seconds of work are allowed.
 //! - r: no round begins with a node that has reported that it leaves, or while a node has reported that the job ends.
-//! - s: a job without progress is closed only after as many charged rounds as its limit.
+//! - s: a job without progress is closed only after as many charged rounds as its limit, which ended near one step. Their last steps
+//!   may not have reached the coordinator.
 //! - t: a job that all ranks have saved because it ends has not succeeded.
 //! - u: a node that has received a notice does not end its round before the time is over, unless it receives a signal.
 //! - v: a phase keeps its number.
@@ -66,6 +67,10 @@ pub(super) struct Training {
     over: BTreeSet<(Round, u64)>,
     /// The phase of each coordinator, with the time by which it must be over.
     phases: BTreeMap<NodeId, (Round, Instant)>,
+    /// Nodes whose workers have exited with 0 in a round.
+    exited: BTreeSet<(Round, NodeId)>,
+    /// The round in whose phase a member was lost, until the round ends.
+    lost_in_phase: Option<Round>,
     /// The members that were admitted to each round.
     admitted: BTreeSet<(RoundId, NodeId)>,
     /// The jobs that a coordinator has closed.
@@ -95,6 +100,8 @@ struct RoundTraining {
     first: u64,
     /// The time since which the workers of all members run.
     since: Option<Instant>,
+    /// True if a worker has failed, so that the others wait for it.
+    has_failed: bool,
     /// The highest step that was reported.
     highest: Option<u64>,
     /// The times of the first and the last report.
@@ -149,6 +156,9 @@ const STEP: Duration = Duration::from_millis(400);
 
 /// The steps between two checkpoints without a notice.
 const INTERVAL: u64 = 10;
+
+/// The highest difference between the steps at which rounds without progress have ended.
+const END_GAP: u64 = 4;
 
 /// The work of a later round that may be unknown to the coordinator that closes the job.
 const UNKNOWN_WORK: Duration = Duration::from_secs(6);
@@ -215,6 +225,8 @@ impl World {
             charged: BTreeSet::new(),
             over: BTreeSet::new(),
             phases: BTreeMap::new(),
+            exited: BTreeSet::new(),
+            lost_in_phase: None,
             admitted: BTreeSet::new(),
             closed: BTreeSet::new(),
             is_another_job: false,
@@ -275,7 +287,7 @@ impl World {
         let until = self.now + left.mul_f64(0.97);
         let Some(agent) = self.agent(id) else { return };
         if kind == NoticeKind::Save {
-            // There may be no round.
+            // It does not count without a round.
             let _ = agent.node.handle_save_request(now);
             return;
         }
@@ -298,11 +310,27 @@ impl World {
         }
     }
 
+    /// Notes that a worker of a round has failed.
+    pub(super) fn note_failed(&mut self, round: RoundId) {
+        let of_round = self.training.as_mut().and_then(|training| training.rounds.get_mut(&round));
+        if let Some(of_round) = of_round {
+            of_round.has_failed = true;
+        }
+    }
+
+    /// Notes that the workers of a round on a node have exited with 0.
+    pub(super) fn note_exited(&mut self, id: &NodeId, round: RoundId) {
+        if let Some(training) = &mut self.training {
+            training.exited.insert((round.round, id.clone()));
+        }
+    }
+
     /// Begins the training of workers that have started.
     pub(super) fn begin_training(&mut self, id: &NodeId, round: RoundId) {
         let Some(training) = &mut self.training else { return };
         let first = training.checkpoint;
-        let new = RoundTraining { first, since: None, highest: None, worked: None };
+        let new =
+            RoundTraining { first, since: None, has_failed: false, highest: None, worked: None };
         training.rounds.entry(round).or_insert(new);
         let pause = training.random.millis(200, 1_200);
         self.schedule(pause, Event::Training(TrainingEvent::Step(id.clone(), round)));
@@ -331,7 +359,7 @@ impl World {
         let all_run = self.members_of(round).iter().all(|(id, _)| self.runs_workers_of(id, round));
         let now = self.now;
         let of_round = self.training.as_mut()?.rounds.get_mut(&round)?;
-        if !all_run {
+        if !all_run || of_round.has_failed {
             return of_round.highest;
         }
         let since = *of_round.since.get_or_insert(now);
@@ -646,18 +674,33 @@ impl World {
                     (None, true) => {}
                 }
             }
+            EventKind::NodeLost { was_member: true, .. } if training.phases.contains_key(id) => {
+                let node = event.node.as_ref().map(|node| (round, node.node_id.clone()));
+                if node.is_some_and(|node| !training.exited.contains(&node)) {
+                    training.lost_in_phase = Some(round);
+                }
+            }
             EventKind::RoundEnded { reason } => {
                 training.phases.remove(id);
+                training.lost_in_phase = None;
                 if let RestartReason::NodeLeft { host_name } = reason {
                     self.check_leaver(host_name);
                 }
             }
             EventKind::JobClosed { result } => {
                 training.phases.remove(id);
+                training.lost_in_phase = None;
                 if let JobResult::NoProgress { rounds, .. } = result {
                     let limit = self.shared.no_progress_limit as usize;
                     let uncharged = rounds.iter().find(|round| !training.charged.contains(round));
-                    if uncharged.is_some() || rounds.len() != limit || limit == 0 {
+                    let ends = training.rounds.iter().filter(|(id, _)| rounds.contains(&id.round));
+                    let ends: Vec<u64> = ends.filter_map(|(_, round)| round.highest).collect();
+                    let (lowest, highest) = (ends.iter().min(), ends.iter().max());
+                    let gap = lowest.zip(highest).map_or(0, |(lowest, highest)| highest - lowest);
+                    if gap > END_GAP {
+                        let rounds = rounds.clone();
+                        self.break_rule(|| format!("rule s: closed after {rounds:?} at {ends:?}"));
+                    } else if uncharged.is_some() || rounds.len() != limit || limit == 0 {
                         let rounds = rounds.clone();
                         self.break_rule(|| {
                             format!(
@@ -743,6 +786,10 @@ impl World {
     /// Checks the rules of the training. Returns false at the end of the world.
     pub(super) fn check_training(&mut self) -> Result<bool, String> {
         self.check_phases();
+        let lost = self.training.as_ref().and_then(|training| training.lost_in_phase);
+        if let Some(round) = lost {
+            self.break_rule(|| format!("rule p: {round} goes on in its phase without a member"));
+        }
         let broken = self.training.as_mut().and_then(|training| training.broken.take());
         if let Some(broken) = broken {
             return Err(format!("{broken}, at {:?}", self.elapsed()));

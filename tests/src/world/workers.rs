@@ -94,6 +94,7 @@ impl World {
     /// Makes a worker of `round` fail on a node. Does nothing if none runs there.
     pub(super) fn fail_worker(&mut self, id: &NodeId, round: RoundId) {
         if self.runs_workers_of(id, round) {
+            self.note_failed(round);
             let ended = supervisor::Input::Ended(LocalRank(0), WorkerEnd::Exited(1));
             self.wake_agent(id, Duration::ZERO, AgentInput::Group(round, ended));
         }
@@ -109,6 +110,7 @@ impl World {
             return;
         };
         self.end_workers(id);
+        self.note_exited(id, round);
         for local_rank in (0..size).map(LocalRank) {
             let ended = supervisor::Input::Ended(local_rank, WorkerEnd::Exited(0));
             self.wake_agent(id, Duration::ZERO, AgentInput::Group(round, ended));

@@ -142,8 +142,8 @@ fn notices(mut did: Vec<Did>) -> Vec<Did> {
     did
 }
 
-/// Before a node leaves, the round ends as soon as all members have saved the same step. The lowest step of
-/// different ones is no checkpoint.
+/// Before a node leaves, the round ends as soon as all members have saved the same step. The lowest of different
+/// steps does not count.
 #[test]
 fn round_ends_when_all_have_saved_the_same_step() {
     let mut t = running(1, 2, &["a", "b"]);
@@ -339,8 +339,8 @@ fn exit_after_a_save_is_no_success() {
     assert_eq!(did, [Did::Remember(1, 0), Did::Restart("a", 1), Did::Restart("b", 1)]);
 }
 
-/// Workers that exit with 0 without a checkpoint for the notice have succeeded. So have those that have only
-/// answered a request for a checkpoint, after which the round goes on.
+/// Workers that exit with 0 without a checkpoint for the notice have succeeded. The same holds after the
+/// answer to a request for a checkpoint, because the round goes on.
 #[test]
 fn exit_without_a_save_is_success() {
     let mut t = running(1, 2, &["a", "b"]);
@@ -582,7 +582,7 @@ fn members_join_after_a_checkpoint() {
     assert_eq!(t.admissions["d"].group_world_size, 3);
 }
 
-/// Two nodes that have saved, and one that waits for the phase in which they save again.
+/// Two nodes that have saved before, in the phase for a third node that waits.
 fn with_phase_for_members() -> Fixture {
     let mut t = running(1, 3, &["a", "b"]);
     t.checkpoint("a", 100);
