@@ -33,7 +33,7 @@ use ragent_rendezvous::{
     training::ChargedRound,
 };
 
-use super::{Bug, Event, World, fault::Fault, node::AgentInput};
+use super::{Bug, Event, World, fault::Fault, node::AgentInput, rules::Stage};
 use crate::random::Random;
 
 /// The training of a job, and its notices.
@@ -159,6 +159,9 @@ const INTERVAL: u64 = 10;
 
 /// The highest difference between the steps at which rounds without progress have ended.
 const END_GAP: u64 = 4;
+
+/// The time after the last fault in which a job that was closed may still inform an agent.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(50);
 
 /// The work of a later round that may be unknown to the coordinator that closes the job.
 const UNKNOWN_WORK: Duration = Duration::from_secs(6);
@@ -794,7 +797,11 @@ impl World {
         if let Some(broken) = broken {
             return Err(format!("{broken}, at {:?}", self.elapsed()));
         }
-        Ok(self.training.as_ref().is_none_or(|training| !training.is_another_job))
+        let Some(training) = &self.training else { return Ok(true) };
+        // A job was closed, but no agent has received the outcome. The hosts that are left may be too few for another one.
+        let is_forgotten = !training.closed.is_empty()
+            && matches!(self.stage, Stage::Quiet(since) if self.now > since + FORGOTTEN_AFTER);
+        Ok(!training.is_another_job && (self.fixed.is_some() || !is_forgotten))
     }
 
     /// Checks rules q and t for an agent that has ended.
