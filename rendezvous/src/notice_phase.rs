@@ -54,7 +54,7 @@ impl NoticePhase {
         leavers: BTreeSet<(String, NodeId)>,
         text: String,
     ) -> bool {
-        // Each report of a node states its time again, without fractions of a millisecond.
+        // Each report of a node repeats the time that is left, in whole milliseconds. So the end varies a little.
         let is_shorter = self.until.is_none_or(|now| until + CHANGE_MIN < now);
         let has_changed = kind > self.kind || is_shorter || !leavers.is_subset(&self.leavers);
         if kind > self.kind {

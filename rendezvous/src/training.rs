@@ -90,7 +90,8 @@ impl Training {
     ///
     /// - They ended within one step of each other.
     /// - They ended before a first step, although the job has reported one before. Then the same worker must
-    ///   have failed in the same way, and over [`OUTAGE`], because a file server may be out of order.
+    ///   have failed in the same way, for at least [`OUTAGE`]: a file server that is down causes such failures
+    ///   as well, and comes back.
     ///
     /// A job that reports no steps is never closed.
     pub(crate) fn without_progress(&self, limit: u32) -> Option<&[ChargedRound]> {

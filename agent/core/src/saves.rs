@@ -41,8 +41,9 @@ pub struct SaveWatch {
     /// The newest notice that was answered, and the steps that answer it.
     notice: u64,
     answers: SavedSteps<LocalRank>,
-    /// The steps of which one worker has saved all parts, the newest for any use and for the notice.
+    /// The newest step of which one worker has saved all parts.
     whole: Option<u64>,
+    /// The same for checkpoints that answer the newest notice.
     whole_answer: Option<u64>,
     cost: Option<Duration>,
     /// The highest step that each worker has reported, apart from checkpoints.
@@ -70,8 +71,8 @@ impl SaveWatch {
         *reached = step.max(*reached);
     }
 
-    /// Notes what a worker has saved. Returns false if the report is ignored, because the worker has never
-    /// come to that step.
+    /// Notes what a worker has saved. Returns false if the report is ignored, because the worker has not reached
+    /// that step.
     pub fn handle_report(&mut self, local_rank: LocalRank, report: SaveReport) -> bool {
         let SaveReport { step, is_whole, notice, cost } = report;
         self.cost = cost.or(self.cost);

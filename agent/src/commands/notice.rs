@@ -44,8 +44,8 @@ pub fn give(args: &NoticeArgs) -> Result<ExitCode, LaunchError> {
     if agents.is_empty() {
         let of_job = args.rdzv_id.as_ref().map(|id| format!(" of the job `{id}`"));
         return Err(failed(&format!(
-            "error: no agent{} of this user runs on this machine\nhint: `ragent notice` is for the machine of an agent; root gives \
-             `--user NAME` for another user's",
+            "error: no agent{} of this user runs on this machine\nhint: type `ragent notice` on a machine where an agent runs; for the agents \
+             of another user, root adds `--user NAME`",
             of_job.unwrap_or_default()
         )));
     }
@@ -78,9 +78,13 @@ async fn ask_all(agents: Vec<RunningAgent>, request: Request) -> Result<ExitCode
         return Ok(ExitCode::SUCCESS);
     }
     failures.sort();
-    let others = if count == 0 { String::new() } else { format!("\n  {count} others took it") };
+    let others = if count == 0 {
+        String::new()
+    } else {
+        format!("\n  it took effect on {count} other agent(s)")
+    };
     Err(failed(&format!(
-        "error: a notice had not the effect that you asked for\n  {}{others}",
+        "error: a notice did not have the effect that you asked for\n  {}{others}",
         failures.join("\n  ")
     )))
 }
@@ -111,9 +115,9 @@ async fn ask_one(agent: RunningAgent, request: Request) -> Result<(), String> {
         (Some(Answer::Saved(_)), _) => Ok(()),
         (Some(Answer::Taken), Ok(())) if !request.waits => Ok(()),
         (Some(Answer::Refused(why)), _) => Err(format!("{name}: {why}")),
-        (Some(Answer::Over), _) => {
-            Err(format!("{name}: the round has ended, and not all ranks had saved"))
-        }
+        (Some(Answer::Over), _) => Err(format!(
+            "{name}: not all ranks had saved at the end of the round; `ragent events` names them"
+        )),
         (_, Err(error)) => Err(format!("{name}: {error}")),
         (Some(Answer::Taken) | None, Ok(())) => Err(format!("{name}: it has ended")),
     }
@@ -125,7 +129,7 @@ fn within(given: &str) -> Result<Duration, UsageError> {
     let seconds = seconds.filter(|seconds| range.contains(seconds)).ok_or_else(|| {
         Argument::new("--in", given)
             .is_not("a valid number of seconds")
-            .with_hint("give the time until the machine is taken, such as `--in 110`")
+            .with_hint("give the seconds for which ranks may save, such as `--in 110`")
     })?;
     Ok(Duration::from_secs_f64(seconds))
 }

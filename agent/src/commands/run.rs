@@ -347,7 +347,7 @@ async fn keep_log(spec: &JobSpec, log: &Log, outcome: &Result<agent_driver::Node
     let _ = tokio::task::spawn_blocking(move || log.settle(limits::FLUSH_TIMEOUT)).await;
 }
 
-/// All sources of notices, and the queue of what they say.
+/// The sources of notices on this node, and the queue of what they have received.
 struct NoticeSources {
     queue: mpsc::Receiver<NoticeRequest>,
     /// `None` if it cannot be opened.
@@ -378,7 +378,7 @@ impl NoticeSources {
         let name = format!("agent-{}-{}.sock", std::process::id(), random_id());
         let socket = NoticeSocket::open(ThisHost.socket_dir().join(name), sender)
             .inspect_err(|error| {
-                warn!(%error, "failed to open the socket for `ragent notice`, which does not reach this agent");
+                warn!(%error, "failed to open the socket for `ragent notice`, so this agent gets notices only from signals and `--notice-command`");
             })
             .ok();
         Ok(Self { queue, socket, tasks })

@@ -1,6 +1,7 @@
 """Reads the notice of this node: its machine is about to be taken, or a checkpoint is wanted.
 
-The agent writes each notice to the file that `RAGENT_NOTICE_FILE` names, and replaces the file whole. No file is no notice.
+The agent writes each notice to the file that `RAGENT_NOTICE_FILE` names, and replaces the file whole. If there is no file, there is no
+notice.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def seen() -> int:
 
 
 def current() -> Optional[Notice]:
-    """Returns the same as `notice`, which is for scripts."""
+    """Returns the newest notice, like `notice`. The script does not see it, so `seen` does not change."""
     global _last
     path = _get("RAGENT_NOTICE_FILE")
     if not path:

@@ -260,13 +260,13 @@ def _milliseconds(seconds: Any) -> int:
 
 def _wrong_question(kind: Any, step: object, every: object) -> Any:
     return kind(
-        f"failed to ask for a checkpoint: step {step!r} is not a whole number from 0 to 2**53 - 1, or every {every!r} not one "
-        "from 1; pass the number of completed steps, such as `ragent.should_save(int(step))`"
+        f"failed to ask for a checkpoint: step {step!r} is not a whole number from 0 to 2**53 - 1, or every {every!r} is not "
+        "one of at least 1; pass the number of completed steps, such as `ragent.should_save(int(step))`"
     )
 
 
 def _wrong_report(kind: Any, step: object, seconds: object) -> Any:
     return kind(
-        f"failed to report a checkpoint: step {step!r} is not a whole number from 0 to 2**53 - 1, or its {seconds!r} seconds "
-        "not a number from 0; pass the number of completed steps, such as `ragent.saved(int(step), seconds=9.8)`"
+        f"failed to report a checkpoint: step {step!r} is not a whole number from 0 to 2**53 - 1, or seconds {seconds!r} is "
+        "not a number of at least 0; pass the number of completed steps, such as `ragent.saved(int(step), seconds=9.8)`"
     )

@@ -74,6 +74,7 @@ impl Rendezvous {
             return false;
         };
         let before = self.job_state.training.complete_step;
+        // If the workers have done nothing since an earlier phase, its checkpoint is enough.
         let step = phase.saved_step(running.group.size).or(before);
         if step.is_none() && phase.until.is_some_and(|until| now < until) {
             return false;
@@ -83,7 +84,9 @@ impl Rendezvous {
         true
     }
 
-    /// Returns the strongest notice of all nodes, with the earliest end and the first source.
+    /// Returns the strongest kind of all notices that nodes have received, the earliest end, and the source of the
+    /// notice with that end. A node without workers that only leaves has nothing to save, so its notice does not
+    /// count.
     fn pending_notice(&self) -> Option<(NoticeKind, Instant, String)> {
         let Phase::Running(Running { group, .. }) = &self.phase else { return None };
         let noticed = self.roster.noticed();
@@ -282,7 +285,7 @@ impl Rendezvous {
             self.job_state.training.saved_step = Some(step);
             self.checkpoints.handle_saved(now, round, step, cost);
         }
-        // A checkpoint of the phase itself takes nothing away from it.
+        // The checkpoint of the phase itself is reported here too. Only a newer one is a sign of new work.
         let is_newer = self.job_state.training.complete_step.is_some_and(|saved| saved < step);
         if is_newer {
             self.forget_complete_step();

@@ -93,7 +93,7 @@ pub struct JobArgs {
     )]
     pub max_restarts: Option<String>,
     /// Seconds for which all ranks may save after a notice, such as SIGTERM to an agent, the same on all nodes. The node leaves after
-    /// that, and nothing is done again. 0: it leaves at once [default: 0]
+    /// that, and no step is done again. 0: it leaves at once [default: 0]
     #[arg(long, allow_negative_numbers = true, value_name = "SECONDS", help_heading = FAILURES)]
     pub notice: Option<String>,
     /// Training script and its arguments. All flags of ragent come before it

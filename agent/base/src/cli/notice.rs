@@ -10,10 +10,10 @@ pub struct NoticeArgs {
     /// What is about to happen
     #[arg(value_name = "KIND")]
     pub kind: AskedKind,
-    /// Seconds until then [default: as long as `--notice` allows]
+    /// Seconds for which ranks may save, at most those of `--notice` [default: those of `--notice`]
     #[arg(long = "in", value_name = "SECONDS", allow_negative_numbers = true)]
     pub within: Option<String>,
-    /// Wait until all ranks have saved, and exit with 1 if they have not
+    /// Wait until all ranks have saved, and exit with 1 if they have not. For `save`, wait for the ranks on this machine
     #[arg(long)]
     pub wait: bool,
     /// Job that is meant [default: all of your jobs with an agent on this machine]

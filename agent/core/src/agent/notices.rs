@@ -67,7 +67,8 @@ pub(super) struct Notices {
     /// The checkpoint with which the workers have answered it.
     saved: Option<Saved>,
     pub(super) requests: Requests,
-    /// The step up to which nothing is lost, as the coordinator has said; `None` if a later round has begun.
+    /// The step that all ranks have saved, by the coordinator's last message about the round; `None` if a later
+    /// round has begun.
     pub(super) complete_step: Option<u64>,
 }
 
@@ -116,7 +117,7 @@ impl Agent {
         };
         let longest = self.settings.notice;
         if !received.ends_job && (longest.is_zero() || !is_running) {
-            // Nothing of this node would be lost, or nobody wants to save.
+            // Without `--notice`, no rank saves. Without workers, this node has nothing to save.
             self.handle_signal(now, Signal::TERM);
             return Ok(());
         }

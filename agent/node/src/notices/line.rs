@@ -9,7 +9,7 @@ use super::{NoticeRequest, fitted};
 /// A greater number of seconds is a mistake of the program.
 const SECONDS_MAX: f64 = 366.0 * 24.0 * 3600.0;
 
-/// Returns the notice in a line; `None` if it is none.
+/// Returns the notice in a line; `None` for any other line.
 pub(super) fn parse(line: &str) -> Option<NoticeRequest> {
     let (kind, rest) = line.trim().split_once(char::is_whitespace)?;
     let (seconds, text) = rest.trim().split_once(char::is_whitespace).unwrap_or((rest.trim(), ""));

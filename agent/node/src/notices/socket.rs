@@ -26,7 +26,7 @@ use tracing::{debug, warn};
 
 use super::{NoticeAnswer, NoticeRequest, fitted};
 
-/// The most connections at once: a person uses one.
+/// The most connections at once: each `ragent notice` uses one.
 const CONNECTIONS_MAX: usize = 16;
 
 /// The longest line.
@@ -40,7 +40,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Request {
     /// What is about to happen: [`NoticeKind::Leave`], [`NoticeKind::End`] or [`NoticeKind::Save`].
     pub kind: NoticeKind,
-    /// The time until then, in milliseconds; `None` if it is not known.
+    /// The time for which ranks may save, in milliseconds; `None` for that of `--notice`.
     pub within_ms: Option<u64>,
     /// A text for people.
     pub text: String,

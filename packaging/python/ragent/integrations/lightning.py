@@ -1,6 +1,6 @@
 """Lets the Trainer of Lightning save a checkpoint before a node is taken.
 
-The callback fits the package `lightning` and its other name `pytorch_lightning`: those that the script has imported.
+The callback works with both packages of Lightning, `lightning` and `pytorch_lightning`. It uses those that the script has imported.
 """
 
 from __future__ import annotations

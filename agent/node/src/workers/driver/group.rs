@@ -28,7 +28,7 @@ pub(super) struct WorkerGroup {
     pub(super) hang: Option<HangWatch>,
     pub(super) steps: StepWatch,
     pub(super) saves: SaveWatch,
-    /// True if a report of a checkpoint was ignored, which is said once.
+    /// True if a report of a checkpoint was ignored. The warning about it is logged only once.
     pub(super) has_ignored_save: bool,
     pub(super) is_looking: bool,
     pub(super) keeper: KeeperWatch,

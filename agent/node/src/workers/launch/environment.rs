@@ -35,8 +35,8 @@ pub struct EnvironmentSpec {
     pub is_deepspeed: bool,
 }
 
-/// Returns the variables through which a worker reports its progress, and learns of notices. If hangs are detected, there are two more, under systemd's names.
-/// Programs that find these behave differently, so they are absent otherwise.
+/// Returns the variables through which a worker reports its progress, and learns of notices. If hangs are detected, there are two more, under
+/// systemd's names. Programs that find these behave differently, so they are absent otherwise.
 pub(crate) fn of_reports(
     socket: &Path,
     notice_file: &Path,
@@ -167,7 +167,8 @@ impl EnvironmentSpec {
     }
 
     /// The names of the variables that only a round defines. A module that reads one of them while it is imported cannot be imported before
-    /// the round. `RAGENT_SOCKET` is included, because the reports of a standby would count for the running worker, and so is `RAGENT_NOTICE_FILE`.
+    /// the round. `RAGENT_SOCKET` is included, because the reports of a standby would count for the running worker. `RAGENT_NOTICE_FILE` is
+    /// included, because a notice is for running workers.
     pub(crate) const OF_ROUND: [&str; 16] = [
         "CROSS_RANK",
         "CROSS_SIZE",
