@@ -127,7 +127,7 @@ fn command_gives_a_notice_and_waits() {
     let line = agent.prints("notice {");
     assert!(line.contains(r#""kind":"save""#) && !line.contains("until"), "{line}");
     give_all(&orders, "saved(20, 1)");
-    waits.prints("all ranks have saved step 20");
+    waits.prints("all ranks of this node have saved step 20");
     waits.end().assert_code(0);
     let mut waits = sandbox.ragent("notice end --wait").start();
     waits.prints("notice given");

@@ -309,7 +309,8 @@ mod tests {
         ids::RunId,
         message::StandbyCounts,
         snapshot::{
-            JobTime, NodeCounts, NodeStateName, RestartsByCause, Snapshot, StateTime, VoterStatus,
+            CheckpointTimes, JobTime, NodeCounts, NodeStateName, RestartsByCause, Snapshot,
+            StateTime, VoterStatus,
         },
     };
     use ragent_store::StoreThread;
@@ -428,7 +429,24 @@ mod tests {
         };
         let sum = RestartSum { count: 2, cost_ms: 24_000, redone_steps: 80 };
         let restarts = vec![RestartsByCause { cause: RestartCause::WorkerFailed, sum }];
-        Snapshot { progress: Some(progress), time, restarts, ..empty_snapshot() }
+        let checkpoints = CheckpointTimes {
+            every_steps: 400,
+            every_ms: 164_000,
+            cost_ms: Some(2_500),
+            failure_every_ms: 9_000_000,
+            is_rate_measured: true,
+            lost: Some(0.024),
+            best_ms: Some(210_000),
+            best_steps: Some(512),
+            best_lost: Some(0.023),
+        };
+        Snapshot {
+            progress: Some(progress),
+            checkpoints: Some(checkpoints),
+            time,
+            restarts,
+            ..empty_snapshot()
+        }
     }
 
     /// The step of the job has gauges once it is known.
@@ -441,6 +459,9 @@ mod tests {
             "ragent_progress_age_seconds 1.25",
             "ragent_progress_source{source=\"read\"} 1",
             "ragent_progress_source{source=\"reported\"} 0",
+            "ragent_checkpoint_interval_seconds 164.0",
+            "ragent_checkpoint_cost_seconds 2.5",
+            "ragent_checkpoint_best_interval_seconds 210.0",
         ] {
             assert!(text.lines().any(|written| written == line), "{line}: {text}");
         }

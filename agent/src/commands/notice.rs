@@ -97,12 +97,15 @@ async fn ask_one(agent: RunningAgent, request: Request) -> Result<(), String> {
     let Some(path) = notices else {
         return Err(format!("{name}: it has no socket for notices; its log has the reason"));
     };
+    // A job that goes on has no step that its ranks on all nodes are known to have saved.
+    let ranks =
+        if request.kind == NoticeKind::Save { "all ranks of this node" } else { "all ranks" };
     let mut last = None;
     let handle = |answer: Answer| {
         let line = match &answer {
             Answer::Taken => Some(format!("{name}: notice given\n")),
             Answer::Saved(step) => {
-                Some(format!("{name}: all ranks have saved step {}\n", grouped(*step)))
+                Some(format!("{name}: {ranks} have saved step {}\n", grouped(*step)))
             }
             Answer::Refused(_) | Answer::Over => None,
         };

@@ -276,6 +276,14 @@ fn saved_step(ending: &Ending) -> Option<u64> {
     }
 }
 
+/// A process that wants to know when ranks have saved.
+struct Asker {
+    kind: NoticeKind,
+    /// The newest notice when it asked: checkpoints for this one, or for an earlier one, do not answer.
+    known: u64,
+    answers: mpsc::Sender<NoticeAnswer>,
+}
+
 struct NodeDriver<'a> {
     node: Node,
     spec: AgentSpec,
@@ -303,8 +311,8 @@ struct NodeDriver<'a> {
     signals: RepeatedSignals,
     /// The time of the last SIGTERM that was a notice.
     noticed: Option<Instant>,
-    /// The askers that wait until all ranks have saved, with the kind of their notice.
-    askers: Vec<(NoticeKind, mpsc::Sender<NoticeAnswer>)>,
+    /// The askers that wait until ranks have saved.
+    askers: Vec<Asker>,
     /// True if the workers of the last round on this node have succeeded.
     workers_succeeded: bool,
     /// This machine's addresses at the last registration.
@@ -399,16 +407,20 @@ impl NodeDriver<'_> {
         let answer = taken.map_or_else(NoticeAnswer::NotTaken, |()| NoticeAnswer::Taken);
         // An asker that is gone needs no answer.
         if asker.try_send(answer).is_ok() && taken.is_ok() {
-            self.askers.retain(|(_, asker)| !asker.is_closed());
-            self.askers.push((kind, asker));
+            self.askers.retain(|asker| !asker.answers.is_closed());
+            self.askers.push(Asker {
+                kind,
+                known: self.node.agent().notice_number(),
+                answers: asker,
+            });
         }
     }
 
     /// Tells all askers that the round of their notice is over.
     fn answer_askers(&mut self, step: Option<u64>) {
         let answer = step.map_or(NoticeAnswer::Over, NoticeAnswer::Saved);
-        for (_, asker) in self.askers.drain(..) {
-            let _ = asker.try_send(answer);
+        for asker in self.askers.drain(..) {
+            let _ = asker.answers.try_send(answer);
         }
     }
 
@@ -416,8 +428,10 @@ impl NodeDriver<'_> {
     fn handle_saves(&mut self, now: Instant, saves: NodeSaves) {
         self.node.handle_saves(now, saves);
         let Some(saved) = saves.answer else { return };
-        let is_answered = |(kind, asker): &(NoticeKind, mpsc::Sender<NoticeAnswer>)| {
-            *kind == NoticeKind::Save && asker.try_send(NoticeAnswer::Saved(saved.step)).is_ok()
+        let is_answered = |Asker { kind, known, answers }: &Asker| {
+            *kind == NoticeKind::Save
+                && saved.notice > *known
+                && answers.try_send(NoticeAnswer::Saved(saved.step)).is_ok()
         };
         self.askers.retain(|asker| !is_answered(asker));
     }

@@ -244,7 +244,7 @@ mod tests {
         env.into_iter().map(|(name, value)| (name, value.into_string().unwrap())).collect()
     }
 
-    /// A worker gets exactly the variables that torchrun 2.15 sets.
+    /// A worker gets exactly the variables that torchrun 2.15 sets, and what ragent knows of its job.
     #[test]
     fn environment_is_torchruns() {
         let env = environment(&spec());
@@ -256,6 +256,8 @@ mod tests {
             ("MASTER_ADDR", "10.0.0.1"),
             ("MASTER_PORT", "41000"),
             ("OMP_NUM_THREADS", "1"),
+            ("RAGENT_ROUNDS_WITHOUT_PROGRESS", "0"),
+            ("RAGENT_SAVED_STEP", ""),
             ("RANK", "3"),
             ("ROLE_NAME", "default"),
             ("ROLE_RANK", "3"),
