@@ -3,6 +3,7 @@
 
 mod mpi;
 mod rank;
+mod signals;
 mod slurm;
 mod slurm_cluster;
 

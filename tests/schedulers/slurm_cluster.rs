@@ -13,7 +13,7 @@ use crate::support::{
 };
 
 /// A controller and its nodes `n1` to `n3`. In the programs of the cluster, these names resolve to this machine, or to nodes of a network.
-struct Cluster<'a> {
+pub(super) struct Cluster<'a> {
     sandbox: &'a Sandbox,
     network: Option<&'a Network>,
     first_job: u16,
@@ -23,14 +23,26 @@ struct Cluster<'a> {
 /// The node of a network that runs the controller and the users' commands.
 const HEAD: u32 = 4;
 
+/// The plugin that finds the processes of a step.
+const TRACKING: &str = "ProctrackType=proctrack/linuxproc";
+
 impl<'a> Cluster<'a> {
     /// Starts a cluster that accepts jobs. Returns `None` if Slurm is not installed.
     fn start(sandbox: &'a Sandbox) -> Option<Self> {
-        Self::start_on(sandbox, None)
+        Self::start_on(sandbox, None, TRACKING)
     }
 
-    /// Starts a cluster whose nodes are the first three of a network.
-    fn start_on(sandbox: &'a Sandbox, network: Option<&'a Network>) -> Option<Self> {
+    /// Starts a cluster with these lines of `slurm.conf`. One of them is the plugin that finds the processes of a step.
+    pub(super) fn start_with(sandbox: &'a Sandbox, settings: &str) -> Option<Self> {
+        Self::start_on(sandbox, None, settings)
+    }
+
+    /// Starts a cluster with these settings. Its nodes are the first three of a network, if there is one.
+    fn start_on(
+        sandbox: &'a Sandbox,
+        network: Option<&'a Network>,
+        settings: &str,
+    ) -> Option<Self> {
         if !geteuid().is_root() {
             skip("a cluster of Slurm wants root");
             return None;
@@ -40,7 +52,7 @@ impl<'a> Cluster<'a> {
         }
         // The endpoint of a step follows from the number of its job, and clusters share this machine.
         let first_job = free_port();
-        configure(sandbox, network.is_some(), first_job);
+        configure(sandbox, network.is_some(), first_job, settings);
         let daemon = |node, words: &str, expected: &str| {
             let mut daemon =
                 in_cluster(sandbox, network.map(|network| (network, node)), words).start();
@@ -55,7 +67,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// Returns a command of a user of the cluster.
-    fn user(&self, words: &str) -> Start {
+    pub(super) fn user(&self, words: &str) -> Start {
         in_cluster(self.sandbox, self.network.map(|network| (network, HEAD)), words)
     }
 
@@ -69,7 +81,7 @@ impl<'a> Cluster<'a> {
     }
 }
 
-fn configure(sandbox: &Sandbox, has_network: bool, first_job: u16) {
+fn configure(sandbox: &Sandbox, has_network: bool, first_job: u16, settings: &str) {
     let folder = |name: &str| {
         let path = sandbox.path(name);
         fs::create_dir_all(&path).unwrap();
@@ -82,7 +94,7 @@ fn configure(sandbox: &Sandbox, has_network: bool, first_job: u16) {
     let (state, spool, pids) = (folder("state"), folder("spool"), folder("pids"));
     let mut text = format!(
         "ClusterName=test\nSlurmctldHost={host}({head})\nSlurmctldPort={}\nSlurmUser=root\n\
-         AuthType=auth/none\nCredType=cred/none\nProctrackType=proctrack/linuxproc\n\
+         AuthType=auth/none\nCredType=cred/none\n{settings}\n\
          TaskPlugin=task/none\nSwitchType=switch/none\nMpiDefault=none\nSelectType=select/linear\n\
          MailProg=/bin/true\nStateSaveLocation={state}\nSlurmdSpoolDir={spool}/%n\n\
          SlurmctldPidFile={pids}/controller\nSlurmdPidFile={pids}/%n\nFirstJobId={first_job}\n",
@@ -197,7 +209,7 @@ fn step_survives_its_coordinator() {
     }
     let sandbox = Sandbox::new();
     let network = Network::new("slurm", HEAD);
-    let Some(cluster) = Cluster::start_on(&sandbox, Some(&network)) else { return };
+    let Some(cluster) = Cluster::start_on(&sandbox, Some(&network), TRACKING) else { return };
     let orders: Vec<_> = (0..3).map(|rank| sandbox.orders(rank)).collect();
     let words = format!(
         "srun --label -N 3 --ntasks-per-node=1 --kill-on-bad-exit=0 --no-kill --wait=0 {} --nnodes 2:3 \
