@@ -46,7 +46,7 @@ impl<H: Host> Arguments<'_, H> {
         let number = given.text.trim().parse().ok();
         number.filter(|number| *number == 0 || (2..=most).contains(number)).ok_or_else(|| {
             given
-                .is_not(&format!("0 or a number from 2 to {most}"))
+                .is_not(format!("0 or a number from 2 to {most}"))
                 .with_hint("give 0 to restart a job as often as `--max-restarts` allows")
         })
     }
@@ -77,7 +77,9 @@ impl<H: Host> Arguments<'_, H> {
                     )));
                 }
             };
-            let signal = match name.parse::<SignalList>() {
+            // Slurm writes USR1 for SIGUSR1.
+            let full = format!("SIG{}", name.trim_start_matches("SIG"));
+            let signal = match full.parse::<SignalList>() {
                 Ok(list) => list.signals.first().copied(),
                 Err(signal) => {
                     return Err(wrong(format!("contains {signal}, which cannot be handled")));
