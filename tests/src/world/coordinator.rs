@@ -119,7 +119,7 @@ impl World {
             ..JobState::new(JobUid::new(format!("job-{number}")))
         });
         let mut job_state = job_state;
-        self.note_coordinator(&mut job_state);
+        self.forge_charges(&mut job_state);
         let overtime = self.bug.overtime().unwrap_or_default();
         let workers_until = match self.bug {
             Bug::NoWaitForOthers => local,

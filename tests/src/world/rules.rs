@@ -251,6 +251,7 @@ impl World {
     pub(super) fn note_winner(&mut self, id: &NodeId, leadership: &NewLeadership) {
         let term = leadership.term;
         self.tell(|| format!("{id} leads in term {term}"));
+        self.note_leadership(leadership.job_state.as_ref());
         if self.loses_states || self.has_lost_key() {
             self.record.winners.insert(term, id.clone());
             return;

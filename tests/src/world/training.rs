@@ -629,12 +629,16 @@ impl World {
         }
     }
 
-    /// Notes the state of a job with which a coordinator begins, and changes it as a bug does.
-    pub(super) fn note_coordinator(&mut self, job_state: &mut JobState) {
+    /// Notes the state of the job that a new leader has found. Without one, it begins another job.
+    pub(super) fn note_leadership(&mut self, job_state: Option<&JobState>) {
         if let Some(training) = &mut self.training {
-            let is_known = training.closed.contains(&job_state.job_uid);
+            let is_known = job_state.is_some_and(|job| training.closed.contains(&job.job_uid));
             training.is_another_job |= !training.closed.is_empty() && !is_known;
         }
+    }
+
+    /// Changes the state of a job with which a coordinator begins, as a bug does.
+    pub(super) fn forge_charges(&self, job_state: &mut JobState) {
         let charged = &mut job_state.training.charged_rounds;
         if self.bug == Bug::FreeRoundsCount
             && let Some(last) = charged.last().cloned()
