@@ -177,7 +177,7 @@ fn watching_and_restarting() {
         "--notice-on SIGKILL",
         "--notice-on SIGNOPE",
         "--notice-on SIGUSR1=members",
-        "--notice-on SIGUSR1,SIGUSR1=save",
+        "--notice-on SIGUSR1,USR1=save",
         "--notice-command no-such-program",
         "--notice-command 'open",
         "--no-progress-limit 1",

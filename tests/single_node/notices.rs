@@ -167,7 +167,7 @@ fn strangers_give_no_notice() {
 #[test]
 fn signal_may_be_a_notice() {
     let sandbox = Sandbox::with_standbys();
-    let (mut agent, orders) = start(&sandbox, "--notice-on SIGUSR1,SIGUSR2=save");
+    let (mut agent, orders) = start(&sandbox, "--notice-on SIGUSR1,USR2=save");
     give_all(&orders, "import signal; os.kill(os.getpid(), signal.SIGUSR1); print('lives')");
     agent.prints("lives");
     agent.prints("lives");
