@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{ids::RoundId, snapshot::CheckpointTimes};
+use crate::{ids::RoundId, limits::millis, snapshot::CheckpointTimes};
 
 /// The number of recent checkpoints whose medians count. If the user changes the interval, the median follows after
 /// half as many.
@@ -125,10 +125,6 @@ fn median<T: Copy + Ord>(values: &VecDeque<T>) -> Option<T> {
     let mut values: Vec<T> = values.iter().copied().collect();
     values.sort_unstable();
     values.get(values.len() / 2).copied()
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::{
     account::{TimeState, TimeTotals},
     ids::{GlobalRank, LocalRank, NodeId, Round, Term},
+    limits::millis,
     message::{EvictReason, HealthClass, JobResult, NoticeKind, RestartReason, WorkerEnd},
 };
 
@@ -499,9 +500,9 @@ pub struct RestartStages {
 impl RestartStages {
     /// Returns the stages of a restart in which these times have passed.
     pub(crate) fn of(times: &TimeTotals, saving: Duration) -> Self {
-        let ms = |state| u64::try_from(times.of(state).as_millis()).unwrap_or(u64::MAX);
+        let ms = |state| millis(times.of(state));
         Self {
-            saving_ms: u64::try_from(saving.as_millis()).unwrap_or(u64::MAX),
+            saving_ms: millis(saving),
             stopping_ms: ms(TimeState::Stopping),
             waiting_ms: ms(TimeState::Waiting),
             rendezvous_ms: ms(TimeState::Rendezvous),

@@ -153,6 +153,11 @@ pub(crate) const KEEP_ALIVES_PER_SECOND: u32 = 4_000;
 /// send as many keep-alives as one coordinator handles.
 pub(crate) const NODES_SERVED_MIN: usize = 1_200;
 
+/// Returns a time in whole milliseconds.
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Returns the time `wait` after `from`.
 pub(crate) fn after(from: Instant, wait: Duration) -> Instant {
     from + wait.min(WAIT_MAX)

@@ -92,8 +92,8 @@ pub struct Rendezvous {
     /// Other jobs of this name that may run, as text for people. While there are any, no first
     /// round is completed.
     other_jobs: Vec<String>,
-    /// The number of the last notice.
-    notices: u64,
+    /// True if this coordinator has given a notice.
+    has_given_notice: bool,
     /// The time at which a checkpoint was last requested on behalf of a node.
     last_request: Option<Instant>,
     /// True if another one is requested, but not yet passed on.
@@ -167,7 +167,7 @@ impl Rendezvous {
             journal,
             silent_voters: SilentVoters::default(),
             other_jobs: Vec::new(),
-            notices: 0,
+            has_given_notice: false,
             last_request: None,
             is_save_due: false,
             has_guidance: false,

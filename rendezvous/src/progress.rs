@@ -30,6 +30,8 @@ pub(crate) struct JobSteps {
     totals: BTreeMap<StepSource, u64>,
     /// The time at which a worker of any node last reached another step.
     latest: Option<Instant>,
+    /// The highest step of a checkpoint.
+    saved: Option<u64>,
     pace: StepPace,
 }
 
@@ -71,9 +73,7 @@ impl JobSteps {
         id: &NodeId,
         progress: &StepProgress,
     ) -> bool {
-        if self.round != round {
-            *self = Self { round, ..Self::default() };
-        }
+        self.begin(round);
         let StepProgress { source, lowest, highest, total, age } = *progress;
         let at = now.checked_sub(age).unwrap_or(now);
         let before = self.nodes.get(id).copied();
@@ -98,6 +98,19 @@ impl JobSteps {
         }
         self.latest = self.latest.max(Some(at));
         true
+    }
+
+    /// Records a checkpoint of a member of `round`. Its step counts also if the steps of the node are read from its
+    /// output.
+    pub(crate) fn record_saved(&mut self, round: RoundId, step: u64) {
+        self.begin(round);
+        self.saved = self.saved.max(Some(step));
+    }
+
+    fn begin(&mut self, round: RoundId) {
+        if self.round != round {
+            *self = Self { round, ..Self::default() };
+        }
     }
 
     /// Forgets the number of all steps that came with the old steps of a node, unless another node still has
@@ -157,7 +170,7 @@ impl JobSteps {
     pub(crate) fn highest_reported(&self) -> Option<u64> {
         let is_reported = |source: &StepSource| *source != StepSource::Read;
         let steps = self.highest.keys().filter(|(source, _, _)| is_reported(source));
-        steps.map(|(_, _, step)| *step).max()
+        steps.map(|(_, _, step)| *step).max().max(self.saved)
     }
 
     /// Returns the nodes by id, with the time since one of their workers has reached another step.

@@ -28,6 +28,9 @@ pub struct Training {
     /// The step that all ranks had saved when a notice's phase was complete. `None` if a step or a
     /// checkpoint was reported since, so that work would be lost.
     pub complete_step: Option<u64>,
+    /// The number of notices that were given so far. The next coordinator goes on from it, because workers ignore a
+    /// notice whose number is not higher than that of one they have answered.
+    pub notices: u64,
     /// True if steps were reported or read, apart from those of checkpoints.
     pub has_steps: bool,
     /// The longest time between two signs of progress in one round; zero if unknown.

@@ -130,7 +130,7 @@ fn too_few_nodes_are_left_after_a_checkpoint() {
 fn notice_outlives_its_coordinator() {
     let sandbox = Sandbox::with_standbys();
     let flags = "--notice 300 --rdzv-conf shrink_timeout=0,last_call_timeout=3600";
-    let job = Job::new(&sandbox, &format!("--nnodes 1:4 {flags}"));
+    let job = Job::new(&sandbox, &format!("--nnodes 2:4 {flags}"));
     let (mut agents, _orders) = start(&job, &sandbox, 4);
     let words = format!("events --follow --rdzv-endpoint {}", job.endpoint);
     sandbox.ragent(&words).start().prints("the voters are 127.0.0.1");

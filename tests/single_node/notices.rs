@@ -203,7 +203,7 @@ fn program_may_print_notices() {
 fn checkpoint_of_the_future_is_ignored() {
     let sandbox = Sandbox::with_standbys();
     let (mut agent, orders) = start(&sandbox, "");
-    give_all(&orders, "report('X_RAGENT_STEP=7'); saved(8)");
+    give_all(&orders, "report('X_RAGENT_STEP=7'); saved(800)");
     agent.logs("a checkpoint of a step that it has never reached");
     give_all(&orders, "saved(7); print('reported')");
     agent.prints("reported");

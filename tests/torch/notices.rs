@@ -34,8 +34,11 @@ fn start(sandbox: &Sandbox, python: &str, nodes: &str, mode: &str) -> Vec<Progra
 
 /// The steps that were saved, each by this number of ranks.
 fn saved(folder: &Path, ranks: usize) -> BTreeSet<u64> {
-    let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
-    let names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
+    let names = fs::read_dir(folder)
+        .expect("the folder exists")
+        .map(|entry| entry.expect("the folder is read").file_name());
+    let names: Vec<String> =
+        names.map(|name| name.into_string().expect("the names are text")).collect();
     let step = |name: &String| name.strip_prefix("saved.")?.split('.').next()?.parse().ok();
     let steps: Vec<u64> = names.iter().filter_map(step).collect();
     let is_whole = |step: &u64| steps.iter().filter(|other| *other == step).count() == ranks;

@@ -9,6 +9,11 @@ pub use ragent_core::limits::CLEANUP_TIMEOUT;
 /// descriptors.
 pub const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
+/// The time for which an agent waits until a job of its name that was saved has ended.
+pub const SAVED_JOB_ENDS: Duration = Duration::from_secs(10);
+/// The pause between two attempts to take part in the next job meanwhile.
+pub const SAVED_JOB_PAUSE: Duration = Duration::from_secs(1);
+
 /// Age at which a folder without a lock is removed: a younger one may not be locked yet.
 pub(crate) const UNUSED_AFTER: Duration = Duration::from_secs(60);
 /// The number of entries of the state folder that a cleaning examines: the files of a thousand

@@ -316,6 +316,7 @@ impl Node {
     /// Notes the first failure of the local group.
     pub fn handle_failed(&mut self, now: Instant, failure: WorkerFailure) {
         self.begin(now);
+        self.send_last_steps(now);
         self.agent.handle_failed(now, failure);
         self.collect(now);
     }
@@ -416,6 +417,21 @@ impl Node {
         self.begin(now);
         self.agent.handle_signal(now, signal);
         self.collect(now);
+    }
+
+    /// Sends the newest steps and checkpoint before the report that the round has failed. With the next keep-alive,
+    /// they would be late: the coordinator decides by them whether another start can help.
+    fn send_last_steps(&mut self, now: Instant) {
+        let (Some(stream), Some(steps)) = (self.link.current(), self.steps) else { return };
+        // An echo with the number of no keep-alive changes nothing.
+        let (sequence, progress) = (0, Some(steps.progress(now)));
+        let message = FromNode::KeepAlive {
+            sequence,
+            asks_reason: false,
+            progress,
+            checkpoint: self.checkpoint,
+        };
+        self.effects.push_back(Effect::Send { stream, message });
     }
 
     /// Returns the earliest deadline.

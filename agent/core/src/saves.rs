@@ -46,8 +46,32 @@ pub struct SaveWatch {
     /// The same for checkpoints that answer the newest notice.
     whole_answer: Option<u64>,
     cost: Option<Duration>,
-    /// The highest step that each worker has reported, apart from checkpoints.
-    reached: BTreeMap<LocalRank, u64>,
+    /// The steps that each worker has reported, apart from checkpoints.
+    reached: BTreeMap<LocalRank, Reached>,
+}
+
+/// The steps that a worker has reported.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reached {
+    highest: u64,
+    /// The greatest distance of one reported step to the next.
+    stride: u64,
+}
+
+impl Reached {
+    /// A worker may report only each tenth step, and reports are lost while the agent is paused. A checkpoint that is
+    /// ahead by more than these many reports is a mistake of the script.
+    const LOST_MAX: u64 = 100;
+
+    fn handle_step(&mut self, step: u64) {
+        self.stride = self.stride.max(step.saturating_sub(self.highest));
+        self.highest = self.highest.max(step);
+    }
+
+    fn may_have_reached(self, step: u64) -> bool {
+        let ahead = step.saturating_sub(self.highest);
+        ahead <= self.stride.max(1).saturating_mul(Self::LOST_MAX)
+    }
 }
 
 impl SaveWatch {
@@ -67,18 +91,19 @@ impl SaveWatch {
 
     /// Notes that a worker has reported a training step.
     pub fn handle_step(&mut self, local_rank: LocalRank, step: u64) {
-        let reached = self.reached.entry(local_rank).or_default();
-        *reached = step.max(*reached);
+        // The first step says nothing about the distance: a worker may go on from a checkpoint.
+        let first = Reached { highest: step, stride: 0 };
+        self.reached.entry(local_rank).or_insert(first).handle_step(step);
     }
 
-    /// Notes what a worker has saved. Returns false if the report is ignored, because the worker has not reached
+    /// Notes what a worker has saved. Returns false if the report is ignored, because the worker cannot have reached
     /// that step.
     pub fn handle_report(&mut self, local_rank: LocalRank, report: SaveReport) -> bool {
         let SaveReport { step, is_whole, notice, cost } = report;
         self.cost = cost.or(self.cost);
         let Some(step) = step else { return true };
-        let is_ahead = self.reached.get(&local_rank).is_some_and(|reached| *reached < step);
-        if is_ahead || step > STEP_MAX {
+        let reached = self.reached.get(&local_rank);
+        if reached.is_some_and(|reached| !reached.may_have_reached(step)) || step > STEP_MAX {
             return false;
         }
         self.all.record(local_rank, step, is_whole);
@@ -167,16 +192,21 @@ mod tests {
         assert!(watch.saves().newest.unwrap().is_whole);
     }
 
-    /// A checkpoint of a step that the worker has never reached is ignored. A worker without steps may save any.
+    /// A checkpoint far ahead of all steps of the worker is ignored. One a little ahead counts: the worker may report
+    /// only some steps, and reports can be lost. A worker without steps may save any.
     #[test]
     fn steps_that_were_never_made_are_ignored() {
         let mut watch = SaveWatch::new(1);
         assert!(watch.handle_report(A, saved(50, 0)));
         watch.handle_step(A, 120);
-        assert!(!watch.handle_report(A, saved(121, 0)));
         assert!(watch.handle_report(A, saved(120, 0)));
+        assert!(!watch.handle_report(A, saved(221, 0)));
+        assert!(watch.handle_report(A, saved(121, 0)));
+        watch.handle_step(A, 130);
+        assert!(watch.handle_report(A, saved(139, 0)));
+        assert!(!watch.handle_report(A, saved(1_131, 0)));
         assert!(!watch.handle_report(A, saved(u64::MAX, 0)));
-        assert_eq!(steps(&watch), (Some(120), None));
+        assert_eq!(steps(&watch), (Some(139), None));
     }
 
     /// The cost may follow later, alone.

@@ -31,6 +31,18 @@ pub struct NoticeRequest {
     pub asker: Option<mpsc::Sender<NoticeAnswer>>,
 }
 
+impl NoticeRequest {
+    /// Answers this on a node that has no coordinator yet. Returns true if the node leaves.
+    pub fn answer_without_job(&self) -> bool {
+        let leaves = self.kind != NoticeKind::Save;
+        let answer =
+            if leaves { NoticeAnswer::Taken } else { NoticeAnswer::NotTaken(NotTaken::NoRound) };
+        // An asker that is gone needs no answer.
+        let _ = self.asker.as_ref().map(|asker| asker.try_send(answer));
+        leaves
+    }
+}
+
 /// An answer to a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum NoticeAnswer {

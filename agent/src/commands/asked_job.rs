@@ -42,7 +42,7 @@ fn of_this_machine(agents: Vec<RunningAgent>) -> Result<JobEndpoint, LaunchError
                 LaunchError::NoJob(format!("`{endpoint}` is not a valid endpoint of a job"))
             })
         }
-        [_] => Err(LaunchError::NotMet(jobs.remove(0))),
+        [_] => Err(LaunchError::NotMet(Box::new(jobs.remove(0)))),
         several => {
             let list: Vec<String> = several
                 .iter()

@@ -68,7 +68,7 @@ pub enum LaunchError {
     NoJob(String),
     /// The agent that `ragent status` would ask has not found its job yet.
     #[error("job {} has no coordinator yet: {}", .0.run_id, waits(.0))]
-    NotMet(RunningAgent),
+    NotMet(Box<RunningAgent>),
     /// `ragent status` cannot ask.
     #[error("failed to get the status of the job at {endpoint}{}", of_agent(*agent))]
     Status {
@@ -277,14 +277,13 @@ impl LaunchError {
                 "check that the agents on these hosts are running, and that no firewall blocks \
                  their ports"
             }
-            Self::Status { agent: Some(_), .. }
-            | Self::NotMet(RunningAgent { stage: Stage::Waiting { .. }, .. }) => {
-                "check that the agent on the endpoint's host is running, and that no firewall \
-                 blocks its port"
-            }
-            Self::NotMet(_) => {
+            Self::NotMet(agent) if !matches!(agent.stage, Stage::Waiting { .. }) => {
                 "check that the other agents are running with the same `--rdzv-id`; `ragent \
                  doctor --rdzv-endpoint auto` checks the network"
+            }
+            Self::Status { agent: Some(_), .. } | Self::NotMet(_) => {
+                "check that the agent on the endpoint's host is running, and that no firewall \
+                 blocks its port"
             }
             Self::WorkerStore { ports: StorePorts::Range { .. }, .. } => {
                 "free the ports, or give a larger range in `store_port` (`--rdzv-conf`): each \
@@ -444,7 +443,7 @@ impl Ended {
                     }
                     DependsOn::OneHost => "check that this node can reach that port",
                 };
-                let saved = complete_step.map(|step| {
+                let saved = complete_step.filter(|_| *has_left).map(|step| {
                     format!("\n  the job is saved at step {}, so nothing is lost", grouped(step))
                 });
                 with_hint(format!("{what}{}", saved.unwrap_or_default()), Some(hint))

@@ -288,9 +288,22 @@ async fn launch_on_runtime(
         supervisor_driver::start(supervisor_spec).map_err(system("start the keeper process"))?;
     let forwarding = tokio::spawn(forward(forwarded, supervisor.commands.clone()));
     let mut notices = NoticeSources::open(spec)?;
-    let outcome =
-        take_part(spec, &mut supervisor, &mut signals, &mut notices, log, (metrics, measures))
-            .await;
+    let since = clock::now();
+    let outcome = loop {
+        let measures = Arc::clone(&measures);
+        let end =
+            take_part(spec, &mut supervisor, &mut signals, &mut notices, log, (metrics, measures))
+                .await;
+        let meets_saved_job = matches!(&end, Ok(end) if end.ending.is_of_saved_job());
+        if !meets_saved_job || clock::now() >= since + limits::SAVED_JOB_ENDS {
+            break end;
+        }
+        info!("the job was saved, and is about to end; waiting for the next one");
+        tokio::select! {
+            () = clock::until(Some(clock::now() + limits::SAVED_JOB_PAUSE)) => {}
+            signal = leaves(&mut signals, &mut notices.queue) => break Ok(left(signal)),
+        }
+    };
     // Ends the program of `--notice-command`.
     drop(notices);
     keep_log(spec, log, &outcome).await;
@@ -440,17 +453,7 @@ async fn take_part(
     let mut services = tokio::select! {
         services = host_or_join(spec, &stores, waits) => services?,
         // No coordinator knows this node yet, so it can leave at once.
-        Some(signal) = signals.recv() => {
-            let signal = ragent_core::signal::Signal(signal as i32);
-            let ending = Ending::Left(signal);
-            return Ok(agent_driver::NodeEnd {
-                ending,
-                workers_succeeded: false,
-                has_run: false,
-                endpoint: String::new(),
-                depends_on: DependsOn::OneHost,
-            });
-        },
+        signal = leaves(signals, &mut notices.queue) => return Ok(left(signal)),
     };
     services.metrics().add_node(&measures);
     if let Some(metrics) = metrics {
@@ -487,6 +490,33 @@ async fn take_part(
             system("watch the workers")(io::Error::other("its task has ended"))
         }
     })
+}
+
+/// Waits for a signal, or a notice, with which a node leaves that has no coordinator.
+async fn leaves(
+    signals: &mut mpsc::Receiver<Signal>,
+    notices: &mut mpsc::Receiver<NoticeRequest>,
+) -> Signal {
+    loop {
+        tokio::select! {
+            Some(signal) = signals.recv() => return signal,
+            Some(notice) = notices.recv() => if notice.answer_without_job() {
+                return Signal::SIGTERM;
+            },
+            else => return std::future::pending().await,
+        }
+    }
+}
+
+/// The end of a node that leaves before it has a coordinator.
+fn left(signal: Signal) -> agent_driver::NodeEnd {
+    agent_driver::NodeEnd {
+        ending: Ending::Left(ragent_core::signal::Signal(signal as i32)),
+        workers_succeeded: false,
+        has_run: false,
+        endpoint: String::new(),
+        depends_on: DependsOn::OneHost,
+    }
 }
 
 /// Keeps the coordinator's endpoint in the registration up to date, for `ragent status` on this machine.

@@ -12,7 +12,7 @@ use crate::{
         Event, EventId, EventKind, EventNode, RestartCause, RestartCost, RestartStages, RestartSum,
     },
     ids::NodeId,
-    limits::{ACCOUNT_INTERVAL, FURTHER_FAILURES_MAX, after},
+    limits::{ACCOUNT_INTERVAL, FURTHER_FAILURES_MAX, after, millis},
     machine::Rendezvous,
     message::{EvictReason, RestartReason, StepSource, WorkerEnd, WorkerFailure},
     phase::Phase,
@@ -498,8 +498,4 @@ impl Rendezvous {
             now: account.state(now).map(|state| state.name().to_owned()),
         }
     }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

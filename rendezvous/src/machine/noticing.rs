@@ -9,11 +9,7 @@
 //!
 //! A request for a checkpoint has no phase. It only reaches all nodes under a number of its own.
 
-use std::{
-    collections::BTreeSet,
-    mem,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, mem, time::Instant};
 
 use tracing::info;
 
@@ -21,7 +17,7 @@ use crate::{
     event::EventKind,
     group::Group,
     ids::{NodeId, RoundId},
-    limits::{SAVE_SPACING, after},
+    limits::{SAVE_SPACING, after, millis},
     machine::{Rendezvous, closing::Failures},
     message::{
         Checkpoint, Guidance, JobResult, NodeState, NoticeKind, RestartReason, StepSource, ToNode,
@@ -139,8 +135,9 @@ impl Rendezvous {
             // The checkpoint of the phase is the one that was requested.
             (Some(phase), None) if phase.ends_round() => false,
             (notice, until) => {
-                self.notices += 1;
-                let mut phase = NoticePhase::new(now, self.notices, kind, until, text);
+                let number = &mut self.job_state.training.notices;
+                *number = number.saturating_add(1);
+                let mut phase = NoticePhase::new(now, *number, kind, until, text);
                 if kind >= NoticeKind::Leave {
                     phase.leavers = leavers;
                 }
@@ -163,7 +160,8 @@ impl Rendezvous {
         info!(number = notice.number, about = notice.kind.name(), "notice given");
         let event = self.event(None, None, kind);
         self.set_notice_event(event);
-        self.has_guidance = true;
+        (self.has_guidance, self.has_given_notice) = (true, true);
+        self.remember();
     }
 
     /// Ends the phase. `step` is what all ranks have saved.
@@ -258,7 +256,7 @@ impl Rendezvous {
     /// Sends a member the newest notice of the round, if there was one.
     pub(super) fn send_guidance(&mut self, now: Instant, id: &NodeId) {
         let Phase::Running(running) = &self.phase else { return };
-        if self.notices == 0 || running.group.held(id).is_none() {
+        if !self.has_given_notice || running.group.held(id).is_none() {
             return;
         }
         let notice = running.notice.as_ref().map(|phase| phase.notice(now));
@@ -281,6 +279,7 @@ impl Rendezvous {
         running.saved.record(id.clone(), step, is_whole);
         let by_all = running.saved.newest(running.group.size as usize);
         self.job_state.training.reach(step);
+        self.steps.record_saved(round, step);
         if let Some(step) = by_all.filter(|_| by_all != self.job_state.training.saved_step) {
             self.job_state.training.saved_step = Some(step);
             self.checkpoints.handle_saved(now, round, step, cost);
@@ -366,8 +365,4 @@ fn missing_ranks(group: &Group, phase: &NoticePhase) -> String {
         text.push_str(&format!(" and {more} more ranges"));
     }
     text
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

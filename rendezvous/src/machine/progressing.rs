@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use crate::{
-    ids::NodeId, machine::Rendezvous, message::StepProgress, phase::Phase, snapshot::JobProgress,
+    ids::NodeId, limits::millis, machine::Rendezvous, message::StepProgress, phase::Phase,
+    snapshot::JobProgress,
 };
 
 impl Rendezvous {
@@ -46,6 +47,6 @@ impl Rendezvous {
     pub(super) fn progress_ages(&self, now: Instant) -> impl Iterator<Item = (&NodeId, u64)> {
         let steps = self.steps.of_round(self.newest_round());
         let ages = steps.into_iter().flat_map(move |steps| steps.ages(now));
-        ages.map(|(id, age)| (id, u64::try_from(age.as_millis()).unwrap_or(u64::MAX)))
+        ages.map(|(id, age)| (id, millis(age)))
     }
 }

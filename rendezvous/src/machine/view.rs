@@ -15,7 +15,7 @@ use crate::{
     heir::Successor,
     ids::{GlobalRank, JobUid, NodeId, Round, RoundId, RunId},
     incomplete::Incomplete,
-    limits::{SUCCESSORS_MAX, after},
+    limits::{SUCCESSORS_MAX, after, millis},
     machine::{Availability, Rendezvous},
     message::{EvictReason, NodeDescription, NodeState, WaitReason},
     phase::{Gathering, Phase, Recovering, RecoveryStage, Regathering, Running},
@@ -166,7 +166,7 @@ impl Rendezvous {
             round: self.job_state.round,
             phase: self.phase_name(),
             min_nodes: shared.map_or(0, |shared| shared.nodes.min()),
-            phase_ms: u64::try_from(self.phase_age(now).as_millis()).unwrap_or(u64::MAX),
+            phase_ms: millis(self.phase_age(now)),
             time: self.job_time(now),
             last_restart: self.last_restart(),
             restarts: self.restarts_by_cause(),
@@ -475,7 +475,7 @@ struct NodeView<'a> {
 impl NodeView<'_> {
     fn silence_ms(&self, now: Instant) -> u64 {
         let silence = self.node.map(|node| now.saturating_duration_since(node.last_seen));
-        silence.map_or(0, |silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX))
+        silence.map_or(0, millis)
     }
 
     fn shared(&self, now: Instant) -> SharedNode {

@@ -297,10 +297,10 @@ impl World {
         let ends_job = kind == NoticeKind::End;
         let received = Received { ends_job, within, text: "SIGTERM".to_owned() };
         let taken = agent.node.handle_notice(now, received).is_ok();
+        let waits = !agent.node.agent().is_leaving();
         if is_early && !ends_job {
             agent.node.handle_signal(now, Signal::TERM);
         }
-        let waits = agent.node.agent().has_notice();
         let Some(training) = self.training.as_mut().filter(|_| taken && waits) else { return };
         let known = training.noticed.entry(id.clone()).or_insert(until);
         *known = until.min(*known);

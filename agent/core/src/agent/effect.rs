@@ -140,6 +140,13 @@ pub const LEFT: u8 = 8;
 pub const REFUSED: u8 = 9;
 
 impl Ending {
+    /// Returns true if this node was refused because its job was saved, and is about to end. Another agent of this
+    /// name begins the next one.
+    pub fn is_of_saved_job(&self) -> bool {
+        let Self::Refused(RefuseReason::Closed(outcome)) = self else { return false };
+        matches!(outcome.result, JobResult::Saved { .. }) || outcome.complete_step.is_some()
+    }
+
     /// Returns the exit code for an ending without success, as listed in docs/exit-codes.md.
     pub fn exit_code(&self) -> u8 {
         match self {

@@ -64,6 +64,8 @@ pub(super) struct Notices {
     received: Option<(Received, Instant)>,
     /// The newest notice of the round, and the time at which this node learned of it.
     shown: Option<(ShownNotice, Instant)>,
+    /// The highest number of a notice so far.
+    highest: u64,
     /// The checkpoint with which the workers have answered it.
     saved: Option<Saved>,
     pub(super) requests: Requests,
@@ -88,10 +90,12 @@ impl Notices {
     /// Returns the checkpoint with which the workers have answered a notice that ends the round, or one that this
     /// node does not know yet.
     pub(super) fn answer(&self) -> Option<Saved> {
-        let number = |(shown, _): &(ShownNotice, Instant)| shown.notice.number;
-        let known = self.shown.as_ref().map_or(0, number);
-        let ends_round = self.shown.as_ref().is_some_and(|(shown, _)| shown.until.is_some());
-        self.saved.filter(|saved| saved.notice > known || saved.notice == known && ends_round)
+        let ends_round = |saved: &Saved| {
+            let of_number =
+                self.shown.as_ref().filter(|(shown, _)| shown.notice.number == saved.notice);
+            of_number.is_some_and(|(shown, _)| shown.until.is_some())
+        };
+        self.saved.filter(|saved| saved.notice > self.highest || ends_round(saved))
     }
 }
 
@@ -155,14 +159,9 @@ impl Agent {
         }
     }
 
-    /// Returns true if this node has received a notice that is not over.
-    pub fn has_notice(&self) -> bool {
-        self.notices.received.is_some()
-    }
-
-    /// Returns the number of the newest notice of the round; zero if there was none.
+    /// Returns the highest number of a notice that this node has received; zero if there was none.
     pub fn notice_number(&self) -> u64 {
-        self.notices.shown.as_ref().map_or(0, |(shown, _)| shown.notice.number)
+        self.notices.highest
     }
 
     /// Applies what the coordinator says to the nodes of the round.
@@ -190,6 +189,7 @@ impl Agent {
         if is_same {
             return;
         }
+        self.notices.highest = shown.notice.number.max(self.notices.highest);
         self.announce(News::NoticeGiven(shown.notice.clone()));
         self.act(Action::ShowNotice(Some(Box::new(shown.clone()))));
         self.notices.shown = Some((shown, since));

@@ -205,7 +205,7 @@ pub async fn drive(
     let mut alarm = Alarm::new();
     loop {
         if let Some(ending) = driver.carry_out_all().await? {
-            driver.answer_askers(saved_step(&ending));
+            driver.answer_askers(|_| true, saved_step(&ending));
             let (workers_succeeded, has_run) = (driver.workers_succeeded, driver.has_run);
             let endpoint = driver.spec.destination.to_string();
             let depends_on = driver.depends_on();
@@ -372,8 +372,8 @@ impl NodeDriver<'_> {
     /// Takes SIGTERM as a notice that this node leaves, if ranks may save. Returns false if the node leaves at
     /// once, as it does for a second SIGTERM.
     fn is_notice(&mut self, now: Instant, signal: Signal) -> bool {
-        let agent = self.node.agent();
-        let is_first = !agent.has_notice() && !agent.is_leaving();
+        // After a notice from elsewhere, the first one joins it: a cloud and a service manager may both stop a node.
+        let is_first = self.noticed.is_none() && !self.node.agent().is_leaving();
         if signal != Signal::SIGTERM || self.spec.settings.notice.is_zero() {
             return false;
         }
@@ -416,10 +416,10 @@ impl NodeDriver<'_> {
         }
     }
 
-    /// Tells all askers that the round of their notice is over.
-    fn answer_askers(&mut self, step: Option<u64>) {
+    /// Tells these askers that the round of their notice is over.
+    fn answer_askers(&mut self, is_over: impl Fn(&Asker) -> bool, step: Option<u64>) {
         let answer = step.map_or(NoticeAnswer::Over, NoticeAnswer::Saved);
-        for asker in self.askers.drain(..) {
+        for asker in self.askers.extract_if(.., |asker| is_over(asker)) {
             let _ = asker.answers.try_send(answer);
         }
     }
@@ -568,7 +568,13 @@ impl NodeDriver<'_> {
             Action::Stop { signal, grace } => {
                 self.order(SupervisorCommand::Stop { signal, grace }).await
             }
-            Action::ShowNotice(notice) => self.order(SupervisorCommand::ShowNotice(notice)).await,
+            Action::ShowNotice(notice) => {
+                if notice.is_none() {
+                    // The round has ended, so nobody answers a request for a checkpoint.
+                    self.answer_askers(|asker| asker.kind == NoticeKind::Save, None);
+                }
+                self.order(SupervisorCommand::ShowNotice(notice)).await;
+            }
             Action::Kill => self.order(SupervisorCommand::Kill).await,
             Action::CheckOwners(asked) => self.owner_lookup.look_up(asked),
             Action::ServeClients(CheckedOwners { numbers, denied, .. }) => {
@@ -577,7 +583,7 @@ impl NodeDriver<'_> {
             Action::Announce(news) => {
                 self.workers_succeeded |= matches!(news, News::Succeeded(_));
                 if let News::NoticeOver(end) = &news {
-                    self.answer_askers(end.step);
+                    self.answer_askers(|_| true, end.step);
                 }
                 if news == News::HostLeaving {
                     self.outage.handle_host_leaving();

@@ -6,13 +6,15 @@ use nix::{
     sys::signal::{Signal, killpg},
     unistd::Pid,
 };
-use ragent_base::{report::news::with_causes, sys::unix};
+use ragent_base::{
+    report::news::with_causes,
+    sys::{clock, unix},
+};
 use ragent_rendezvous::jitter::Jitter;
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
     process::Command,
     sync::mpsc,
-    time::sleep,
 };
 use tracing::{info, warn};
 
@@ -56,7 +58,7 @@ pub async fn run_command(words: Vec<String>, notices: mpsc::Sender<NoticeRequest
         if has_printed {
             pause = PAUSE;
         }
-        sleep(jitter.spread(pause)).await;
+        clock::until(Some(clock::now() + jitter.spread(pause))).await;
         pause = (pause * 2).min(PAUSE_MAX);
     }
 }

@@ -12,7 +12,8 @@ const SECONDS_MAX: f64 = 366.0 * 24.0 * 3600.0;
 /// Returns the notice in a line; `None` for any other line.
 pub(super) fn parse(line: &str) -> Option<NoticeRequest> {
     let (kind, rest) = line.trim().split_once(char::is_whitespace)?;
-    let (seconds, text) = rest.trim().split_once(char::is_whitespace).unwrap_or((rest.trim(), ""));
+    let (seconds, text) =
+        rest.trim().split_once(char::is_whitespace).unwrap_or_else(|| (rest.trim(), ""));
     let kind = match kind {
         "leave" => NoticeKind::Leave,
         "end" => NoticeKind::End,

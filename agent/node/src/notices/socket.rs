@@ -11,7 +11,7 @@ use std::{
 };
 
 use nix::unistd::getuid;
-use ragent_base::sys::private_folder::PrivateFolder;
+use ragent_base::sys::{clock, private_folder::PrivateFolder};
 use ragent_core::agent::NotTaken;
 use ragent_rendezvous::message::NoticeKind;
 use serde::{Deserialize, Serialize};
@@ -92,7 +92,7 @@ impl NoticeSocket {
     ///
     /// Returns the system's error.
     pub fn open(path: PathBuf, notices: mpsc::Sender<NoticeRequest>) -> io::Result<Self> {
-        PrivateFolder::make(path.parent().unwrap_or(Path::new("/")))?;
+        PrivateFolder::make(path.parent().unwrap_or_else(|| Path::new("/")))?;
         let listener = UnixListener::bind(&path)?;
         let task = tokio::spawn(accept(listener, notices)).abort_handle();
         Ok(Self { path, task })
@@ -121,7 +121,7 @@ async fn accept(listener: UnixListener, notices: mpsc::Sender<NoticeRequest>) {
             Ok((stream, _)) => stream,
             Err(error) => {
                 warn!(%error, "failed to accept a connection for a notice");
-                tokio::time::sleep(REQUEST_TIMEOUT).await;
+                clock::until(Some(clock::now() + REQUEST_TIMEOUT)).await;
                 continue;
             }
         };
@@ -162,7 +162,14 @@ async fn serve(stream: UnixStream, notices: mpsc::Sender<NoticeRequest>) -> io::
             return write(&mut writer, &refused).await;
         }
     };
-    while let Some(answer) = answers.recv().await {
+    let mut more = Vec::new();
+    loop {
+        let answer = tokio::select! {
+            answer = answers.recv() => answer,
+            // The client has gone. Nothing else is expected from it.
+            _ = reader.read_to_end(&mut more) => return Ok(()),
+        };
+        let Some(answer) = answer else { break };
         write(&mut writer, &answer.into()).await?;
         if answer != NoticeAnswer::Taken || !waits {
             return Ok(());

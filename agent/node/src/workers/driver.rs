@@ -274,6 +274,7 @@ impl WorkersDriver {
                 Effect::Failed(local_rank, end) => {
                     let failure = self.failure(local_rank, end).await;
                     self.record_failed(&failure);
+                    self.pass_last_reports_on().await;
                     self.report(SupervisorEvent::Failed(Box::new(failure))).await;
                 }
                 Effect::Signal(signal) => {
@@ -296,6 +297,7 @@ impl WorkersDriver {
                 Effect::Finish(end) => {
                     self.report_cause(end).await;
                     self.record_finished(end);
+                    self.pass_last_reports_on().await;
                     self.group = None;
                     self.standby_input(standby::Input::RoundEnded);
                     self.timers.clear();

@@ -26,7 +26,7 @@ const RESTARTS_MAX: usize = 10;
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(super) enum ExplainAnswer {
-    Job(JobExplanation),
+    Job(Box<JobExplanation>),
     Restart {
         run_id: String,
         now: String,
@@ -78,7 +78,7 @@ impl ExplainAnswer {
     pub(super) fn new(topic: &Topic, snapshot: &Snapshot, entries: &[JournalEntry]) -> Self {
         let run_id = snapshot.run_id.to_string();
         match topic {
-            Topic::Job => Self::Job(JobExplanation::new(snapshot, entries)),
+            Topic::Job => Self::Job(Box::new(JobExplanation::new(snapshot, entries))),
             Topic::Restart => Self::Restart {
                 run_id,
                 now: now(snapshot),

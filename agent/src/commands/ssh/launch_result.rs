@@ -62,7 +62,8 @@ pub(super) fn of_ends(
     if codes.contains(&i32::from(SAVED)) {
         return LaunchResult::Saved;
     }
-    if let Some(signal) = cause {
+    let has_progress = !codes.contains(&i32::from(NO_PROGRESS));
+    if let Some(signal) = cause.filter(|_| has_progress) {
         return LaunchResult::Interrupted { signal };
     }
     // Code 2 means a mistake on one host. As the code of `ragent launch` it would mean a mistake in its own arguments.

@@ -104,6 +104,7 @@ fn job_state() -> JobState {
             rounds_without_progress: 3,
             saved_step: Some(48_000),
             complete_step: Some(47_000),
+            notices: 3,
             has_steps: true,
             longest_pause: Duration::from_millis(1_200_001),
             first_step: Duration::from_millis(182_003),

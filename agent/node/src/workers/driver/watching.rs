@@ -11,7 +11,12 @@ use ragent_base::{
     sys::clock,
 };
 use ragent_core::{
-    agent::ShownNotice, hang::Hang, saves::SaveReport, standby, steps::Step, supervisor,
+    agent::ShownNotice,
+    hang::Hang,
+    saves::{NodeSaves, SaveReport},
+    standby,
+    steps::Step,
+    supervisor,
 };
 use ragent_rendezvous::{
     ids::LocalRank,
@@ -189,6 +194,24 @@ impl WorkersDriver {
         if let Some(steps) = group.steps.take_changed() {
             // If the queue is full, later steps are enough.
             let _ = self.reports_to_agent.try_send(SupervisorEvent::Steps(steps));
+        }
+    }
+
+    /// Passes on what the workers have reported last, before the end of their group is reported.
+    pub(super) async fn pass_last_reports_on(&mut self) {
+        let taken = self.worker_reports.as_mut().map(ReportSockets::take_all);
+        for (local_rank, report) in taken.into_iter().flatten() {
+            let WorkerReport { step, save, .. } = report;
+            self.handle_worker_report((
+                local_rank,
+                WorkerReport { step, save, ..WorkerReport::default() },
+            ));
+        }
+        self.pass_steps_on();
+        if let Some(saves) = self.group.as_ref().map(|group| group.saves.saves())
+            && saves != NodeSaves::default()
+        {
+            self.report(SupervisorEvent::Saves(saves)).await;
         }
     }
 

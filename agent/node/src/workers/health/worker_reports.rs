@@ -197,6 +197,25 @@ impl ReportSockets {
         let _ = socket.map(|socket| socket.try_send_to(b"1", path));
     }
 
+    /// Takes all reports that have arrived. Some may still be in the sockets.
+    pub(crate) fn take_all(&mut self) -> Vec<(LocalRank, WorkerReport)> {
+        let mut taken = Vec::new();
+        while let Ok(report) = self.reports.try_recv() {
+            taken.push(report);
+        }
+        let mut datagram = vec![0; limits::MAX_WORKER_REPORT];
+        for (local_rank, socket) in (0..).map(LocalRank).zip(&self.sockets) {
+            for _ in 0..limits::MAX_QUEUED_NOTICES {
+                let Ok(len) = recv(socket.as_raw_fd(), &mut datagram, MsgFlags::MSG_DONTWAIT)
+                else {
+                    break;
+                };
+                taken.push((local_rank, WorkerReport::parse(&datagram[..len])));
+            }
+        }
+        taken
+    }
+
     /// Waits for the next report.
     ///
     /// # Cancel safety
