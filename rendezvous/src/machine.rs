@@ -456,7 +456,7 @@ impl Rendezvous {
             return self.step_without_nodes(now);
         };
         if self.has_left_with_host() {
-            self.close_or_hand_over();
+            self.close_or_hand_over(now, shared);
             return false;
         }
         match &self.phase {

@@ -61,7 +61,9 @@ impl NoticePhase {
             self.kind = kind;
             self.text = text;
         }
-        self.until = Some(self.until.map_or(until, |now| now.min(until)));
+        if is_shorter {
+            self.until = Some(until);
+        }
         self.leavers.extend(leavers);
         has_changed
     }

@@ -5,6 +5,8 @@
 //! 2. The coordinator ends before it forms a round without that node.
 //! 3. The node registers with the next coordinator, which dismisses it.
 
+use std::time::Instant;
+
 use tracing::info;
 
 use crate::{
@@ -14,6 +16,7 @@ use crate::{
     machine::{Availability, Rendezvous, closing::Failures},
     message::{JobResult, NodeState},
     phase::Phase,
+    settings::SharedSettings,
 };
 
 impl Rendezvous {
@@ -45,11 +48,12 @@ impl Rendezvous {
     }
 
     /// Closes the job if all nodes have left. Otherwise ends this coordinator.
-    pub(super) fn close_or_hand_over(&mut self) {
-        if self.have_all_left() {
-            self.close(JobResult::AllLeft, Failures::default());
-        } else {
+    pub(super) fn close_or_hand_over(&mut self, now: Instant, shared: SharedSettings) {
+        // A failure without a restart left closes the job as failed.
+        if !self.have_all_left() {
             self.hand_over();
+        } else if !self.judge(now, shared) {
+            self.close(JobResult::AllLeft, Failures::default());
         }
     }
 

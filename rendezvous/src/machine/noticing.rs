@@ -169,16 +169,7 @@ impl Rendezvous {
         let Phase::Running(running) = &mut self.phase else { return };
         let Some(phase) = running.notice.take() else { return };
         let missing = missing_ranks(&running.group, &phase);
-        let round = running.group.round;
-        info!(%round, number = phase.number, ?step, missing, "the phase of a notice is over");
-        let kind = EventKind::NoticeOver {
-            notice: phase.number,
-            step,
-            missing: if step.is_some() { String::new() } else { missing },
-            after_ms: millis(now.saturating_duration_since(phase.since)),
-            is_withdrawn,
-        };
-        self.record_end_of_notice(kind);
+        self.record_end_of_phase(now, &phase, step, missing, is_withdrawn);
         if is_withdrawn {
             self.has_guidance = true;
             return;
@@ -205,6 +196,33 @@ impl Rendezvous {
             }
             NoticeKind::End => self.close_as_saved(),
         }
+    }
+
+    /// Records the end of a phase whose round ends for another reason, such as a failure.
+    pub(super) fn record_abandoned_phase(&mut self, now: Instant) {
+        let Phase::Running(running) = &mut self.phase else { return };
+        let Some(phase) = running.notice.take().filter(NoticePhase::ends_round) else { return };
+        let missing = missing_ranks(&running.group, &phase);
+        self.record_end_of_phase(now, &phase, None, missing, false);
+    }
+
+    fn record_end_of_phase(
+        &mut self,
+        now: Instant,
+        phase: &NoticePhase,
+        step: Option<u64>,
+        missing: String,
+        is_withdrawn: bool,
+    ) {
+        info!(number = phase.number, ?step, missing, "the phase of a notice is over");
+        let kind = EventKind::NoticeOver {
+            notice: phase.number,
+            step,
+            missing: if step.is_some() { String::new() } else { missing },
+            after_ms: millis(now.saturating_duration_since(phase.since)),
+            is_withdrawn,
+        };
+        self.record_end_of_notice(kind);
     }
 
     /// Closes the job if a node has received a notice that it ends, and no round runs. Returns true if it did.

@@ -191,6 +191,7 @@ impl Rendezvous {
         loss: Option<Instant>,
         verdict: Option<PendingVerdict>,
     ) {
+        self.record_abandoned_phase(now);
         if let Some(group) = self.phase.take_group() {
             info!(
                 round = %group.round, nodes = group.size, reason = reason.kind(),

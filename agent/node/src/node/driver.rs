@@ -222,11 +222,11 @@ pub async fn drive(
             // Events come before deadlines. Otherwise a pause of this agent would look like silence of the coordinator.
             biased;
             Some(signal) = signals.recv() => driver.handle_signal(signal),
-            Some(request) = notices.recv() => driver.handle_notice(request),
             event = supervisor.events.recv() => {
                 driver.handle_supervisor_event(event.ok_or(DriveError::Supervisor)?);
             }
             Some(event) = events.recv() => driver.handle_event(event),
+            Some(request) = notices.recv() => driver.handle_notice(request),
             () = driver.spec.destination.leader_changed() => driver.handle_own_leader(),
             news = news_of(&mut driver.spec.leadership) => match news {
                 Some(superseded) => driver.handle_superseded(superseded),
