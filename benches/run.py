@@ -4,8 +4,8 @@
     .venv/bin/python benches/run.py --ragent target/release/ragent [--quick] [--only FIGURE ...]
 
 Needs `cargo build --release -p ragent -p ragent-benches` and a Python with torch; everything runs
-on loopback. docs/performance.md explains how each figure is measured. A full run takes a quarter of
-an hour, a quick one five minutes; half of that is for `standby`.
+on loopback. docs/performance.md explains how each figure is measured. A full run takes 25 minutes,
+a quick one seven; the longest are `standby` and `notice`.
 """
 
 import argparse
@@ -22,14 +22,16 @@ from importlib import metadata
 from pathlib import Path
 
 import launch
+import notice
 import standby
 import store
-from elastic import JOIN_SETTLE_S, Elastic, Launcher, stamp_worker
+from elastic import JOIN_SETTLE_S, KILLS_PER_NODE, Elastic, Launcher, Worker, stamp_worker
 from table import Column, Table
 
 AGENT_LOAD = store.TARGET / "release" / "agent_load"
 STATE_LOAD = store.TARGET / "release" / "state_load"
 STAMP_WORKER = store.TARGET / "release" / "stamp_worker"
+HELPER_WORKER = Path(__file__).resolve().with_name("helper_worker.py")
 TORCHRUN = Path(sys.executable).with_name("torchrun")
 AGENTS = 1000
 # About as many as 20,000 descriptors allow, with the observers.
@@ -134,6 +136,41 @@ def measure_below_max(ragent, quick):
     yield Row.below("worker killed, 2 of 2:3 nodes run again", ours, 100, theirs)
 
 
+def measure_signals(ragent, quick):
+    # The default signals the main process first, if that is Python.
+    worker = Worker([str(HELPER_WORKER)], {"PYTHON_EXEC": sys.executable})
+    arms = [(Elastic(Launcher.ragent(ragent, *flags), worker), [])
+            for flags in ([], ["--signal-workers", "group"])]
+    for _ in range(1 if quick else 5):
+        for jobs, found in arms:
+            found += jobs.restarts_ms("3", nodes=3, kills=3 * KILLS_PER_NODE)
+    (_, ours), (_, group) = arms
+    median, of_group = statistics.median(ours), statistics.median(group)
+    yield Row("worker with helpers killed, 3 nodes run again", "ms", median, max(ours), None, None,
+              "worst < 1000 ms", max(ours) < 1000)
+    ratio = of_group / median
+    yield Row("  with --signal-workers=group", "ms", of_group, max(group), None, ratio,
+              "default's, ±10%", ratio >= 1 - 2 * NOISE)
+
+
+def measure_notice(ragent, quick):
+    ours = list(notice.stops(notice.of_ragent(ragent), 1 if quick else 5))
+    # Its job does not train again, so it takes until the time-out.
+    theirs = [] if quick else list(notice.stops(notice.of_torchrun(str(TORCHRUN)), 1))
+    yield Row.below("SIGTERM to a node, all ranks have saved", [stop.saved_ms for stop in ours],
+                    notice.NOTICE_S * 1000)
+    yield Row.below("  of it, after the checkpoint is on storage", [stop.report_ms for stop in ours], 100)
+    epochs = [stop.epoch_ms for stop in ours]
+    median, torch = statistics.median(epochs), next((stop.epoch_ms for stop in theirs), None)
+    ratio = torch / median if isinstance(torch, float) else None
+    yield Row("  the others have trained another epoch", "ms", median, max(epochs), torch, ratio,
+              "torch's", ratio is None or ratio >= 1)
+    redone = [stop.redone for stop in ours]
+    # A step may end between the report of the checkpoint and the signal to the workers.
+    yield Row("  steps done again", "steps", statistics.median(redone), max(redone),
+              next((stop.redone for stop in theirs), None), None, "<= 1", max(redone) <= 1)
+
+
 def measure_join(ragent, quick):
     ours = list(jobs_of_ragent(ragent).joins_ms(3 if quick else 10))
     yield Row.below(f"third node joins, beyond join_settle={JOIN_SETTLE_S}", ours, 200)
@@ -229,7 +266,9 @@ FIGURES = {
     "launch": measure_launch,
     "restart": measure_restart,
     "below-max": measure_below_max,
+    "signals": measure_signals,
     "join": measure_join,
+    "notice": measure_notice,
     "standby": measure_standby,
     "registration": measure_registration,
     "state": measure_state,
