@@ -443,6 +443,7 @@ mod tests {
         Snapshot {
             progress: Some(progress),
             checkpoints: Some(checkpoints),
+            saved_step: Some(48_000),
             time,
             restarts,
             ..empty_snapshot()

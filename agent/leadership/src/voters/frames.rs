@@ -189,7 +189,7 @@ pub(super) mod tests {
             rounds_without_progress: u32::MAX,
             saved_step: Some(STEP_MAX),
             complete_step: Some(STEP_MAX),
-            notices: u64::MAX - 1,
+            notices: NUMBER_MAX,
             has_steps: true,
             longest_pause: TIME,
             first_step: TIME,

@@ -286,32 +286,36 @@ impl Workers {
 
     fn reap_workers(&mut self, report: &mut impl FnMut(KeeperReport)) -> Vec<(Program, Streams)> {
         let (standbys, mut unstarted, mut left_by) = (&mut self.standbys, Vec::new(), Vec::new());
-        for worker in self.running.values_mut() {
-            // Before it is reaped: until then, no other group can have its number.
-            let main = worker.pid();
-            if let Some(signal) = worker.rest_follows.take_if(|_| tree::has_ended(main)) {
-                let _ = killpg(main, signal);
-            }
-        }
-        self.running.retain(|&local_rank, worker| match worker.child.try_wait() {
-            Ok(None) => true,
-            Ok(Some(status)) => {
-                let pid = worker.pid();
-                match standbys.take_unstarted(pid, report) {
-                    Some(worker) => {
-                        unstarted.push(worker);
-                        left_by.push(pid);
-                    }
-                    None => {
-                        report(KeeperReport::Ended { local_rank, end: ProcessEnd::from(status) })
-                    }
+        self.running.retain(|&local_rank, worker| {
+            let pid = worker.pid();
+            if let Some(signal) = worker.rest_follows {
+                // Before it is reaped: until then, no other group can have its number. A process that ends after
+                // this look causes another call.
+                if !tree::has_ended(pid) {
+                    return true;
                 }
-                false
+                let _ = killpg(pid, signal);
             }
-            // This cannot happen, because only this code waits for workers. Such a worker counts as failed.
-            Err(_) => {
-                report(KeeperReport::Ended { local_rank, end: ProcessEnd::UNKNOWN });
-                false
+            match worker.child.try_wait() {
+                Ok(None) => true,
+                Ok(Some(status)) => {
+                    match standbys.take_unstarted(pid, report) {
+                        Some(worker) => {
+                            unstarted.push(worker);
+                            left_by.push(pid);
+                        }
+                        None => {
+                            let end = ProcessEnd::from(status);
+                            report(KeeperReport::Ended { local_rank, end });
+                        }
+                    }
+                    false
+                }
+                // This cannot happen, because only this code waits for workers. Such a worker counts as failed.
+                Err(_) => {
+                    report(KeeperReport::Ended { local_rank, end: ProcessEnd::UNKNOWN });
+                    false
+                }
             }
         });
         for standby in left_by {

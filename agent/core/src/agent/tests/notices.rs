@@ -203,7 +203,7 @@ fn notice_is_shown_once() {
     assert_eq!(t.guide(round(1, 1), Some(again)), []);
     t.begin_phase(NoticeKind::End);
     assert_eq!(t.guide(round(1, 1), None), [Effect::Local(Action::ShowNotice(None))]);
-    assert_eq!(t.agent.notice_number(), 0);
+    assert_eq!(t.agent.notice_number(), 1);
 }
 
 /// Only an answer to the newest notice is reported, and only if the round ends after it. Workers may know of it before
@@ -250,7 +250,7 @@ fn next_round_begins_without_a_notice() {
         assert_eq!(t.agent.report(t.now).saved, None);
         t.store_open();
         t.assign(Assignment::Admit(admission(1, 2)));
-        assert_eq!(t.agent.notice_number(), 0);
+        assert_eq!(t.agent.notice_number(), 1);
         assert_eq!(t.agent.report(t.now).saved, None);
     }
 }
