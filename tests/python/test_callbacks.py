@@ -3,6 +3,7 @@
 `make test-frameworks` runs those that `FRAMEWORKS` names, in the environment of frameworks.
 """
 
+import json
 import os
 
 import pytest
@@ -160,7 +161,7 @@ def saves_and_goes_on(sandbox, script, file, **variables):
     [
         '{"save_strategy": "no"}',
         '{"save_strategy": "epoch", "save_total_limit": 1}',
-        '{"save_strategy": "best", "eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss", "save_total_limit": 1}',
+        '{"save_strategy": "best", "eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss", "greater_is_better": true}',
     ],
 )
 def test_transformers(sandbox, options):
@@ -200,9 +201,11 @@ def test_lightning_reports(sandbox):
             assert all(len(report) == 2 and report[1].startswith("X_RAGENT_SAVE_MS=") for report in reports)
 
 
-def test_lightnings_threads(sandbox):
-    """A checkpoint that another thread writes is reported when it is on storage."""
+def test_lightnings_threads_and_batches(sandbox):
+    """A checkpoint that another thread writes is reported when it is on storage. It is saved after a step, not between its batches."""
     needs_framework("lightning")
+    for index in (0, 2):
+        sandbox.write(f"given{index}", json.dumps({**NOTICE, "kind": "save", "notice": index + 1}))
     script = """
     import threading
     import lightning
@@ -229,6 +232,9 @@ def test_lightnings_threads(sandbox):
             self.layer = torch.nn.Linear(4, 1)
 
         def training_step(self, batch, index):
+            if self.trainer.current_epoch == 0 and index in (0, 2):
+                # The first of two batches of a step.
+                os.rename(f"given{index}", os.environ["RAGENT_NOTICE_FILE"])
             return self.layer(batch).mean()
 
         def configure_optimizers(self):
@@ -238,6 +244,7 @@ def test_lightnings_threads(sandbox):
         accelerator="cpu",
         devices=1,
         max_epochs=2,
+        accumulate_grad_batches=2,
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -248,9 +255,8 @@ def test_lightnings_threads(sandbox):
     say("trained", trainer.global_step, "save_checkpoint" in vars(trainer))
     """
     with Ranks(sandbox, 1, script, {"WORLD_SIZE": "1"}, python=PYTHON) as ranks:
-        ranks.agents[0].give({**NOTICE, "kind": "save"})
         ranks.succeed()
-        assert ranks.runs[0].stdout == "reported 1 True\ntrained 8 False\n"
+        assert ranks.runs[0].stdout == "reported 1 True\nreported 2 True\ntrained 4 False\n"
 
 
 @pytest.mark.usefixtures("needs_torch")

@@ -577,9 +577,12 @@ def test_reductions(sandbox):
     - A rank without an agent takes part. If no rank has an agent, there is one reduction, and then no other.
     - A script may end while one is not read. Then it has no result in the next process group: other ranks may not have it.
     - The module keeps no process group that was destroyed.
+    - A script may ask in another mode of torch, such as that of an evaluation.
+    - Callbacks end the script when all ranks have come to its end.
     """
     script = """
     import weakref
+    from ragent import _saves
     calls, reduce = [], dist.all_reduce
     dist.all_reduce = lambda *args, **options: calls.append(step) or reduce(*args, **options)
     file = os.environ["RAGENT_NOTICE_FILE"]
@@ -592,8 +595,15 @@ def test_reductions(sandbox):
         calls.clear()
         answers = []
         for step in range(1, last + 1):
-            answers += [step for _ in range(3) if ragent.should_save(step, every=7)]
+            with torch.inference_mode(step < 10):
+                answers += [step for _ in range(3) if ragent.should_save(step, every=7)]
         say(name, calls, answers)
+        calls.clear()
+        try:
+            _saves.end_together()
+        except SystemExit as end:
+            # One more reduction, for which all ranks wait.
+            assert (end.code, calls) == (0, [last]), (end.code, calls)
         dist.destroy_process_group()
         assert group() is None
     """

@@ -43,9 +43,10 @@ class _Agreement:
         # After `destroy_process_group`, nothing here must keep the group alive.
         self.group = weakref.ref(group)
         self._step: Optional[int] = None
+        # The open reduction, and what is reduced: one tensor for all of them. If a thread of gloo freed a tensor while the process
+        # group is destroyed, the script could hang (torch 2.2).
         self._work: Any = None
         self._values: Any = None
-        self._device: Any = None
         # The stream and the memory for results of a CUDA device.
         self._stream: Any = None
         self._copy: Any = None
@@ -77,21 +78,20 @@ class _Agreement:
 
     def _start(self) -> None:
         torch: Any = sys.modules["torch"]
-        if self._device is None:
-            self._device = _device_of(self.group(), torch)
-        values = torch.zeros(2, dtype=torch.int64, device=self._device)
+        if self._values is None:
+            # Otherwise it could be filled in this mode only.
+            with torch.inference_mode(False):
+                self._values = torch.zeros(2, dtype=torch.int64, device=_device_of(self.group(), torch))
         # Filling waits for no device, unlike copying a tensor to it.
-        values[0].fill_(_own_value())
-        values[1].fill_(_state.agreed)
+        self._values[0].fill_(_own_value())
+        self._values[1].fill_(_state.agreed)
         operator = torch.distributed.ReduceOp.MAX
-        self._work = torch.distributed.all_reduce(values, op=operator, async_op=True)
-        self._values = values
+        self._work = torch.distributed.all_reduce(self._values, op=operator, async_op=True)
 
     def _result(self) -> List[int]:
         """Returns the reduced values. Raises the error of torch if the reduction has failed."""
         torch: Any = sys.modules["torch"]
-        work, values = self._work, self._values
-        self._work = self._values = None
+        values, work, self._work = self._values, self._work, None
         if values.device.type != "cuda":
             work.wait()
             result: List[int] = values.tolist()
@@ -127,6 +127,7 @@ class _State:
 
     def __init__(self) -> None:
         self.agreement: Optional[_Agreement] = None
+        self.end: Optional[_Agreement] = None
         # The newest notice that was answered with all ranks, and the newest one without torch.distributed.
         self.agreed = 0
         self.alone = 0
@@ -204,7 +205,8 @@ def end_together() -> NoReturn:
     """
     group = _default_group()
     if group is not None:
-        _Agreement(group).wait()
+        _state.end = _Agreement(group)
+        _state.end.wait()
     raise SystemExit(0)
 
 

@@ -52,13 +52,15 @@ class NoticeCallback(_Base):  # type: ignore[misc]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Reports checkpoints from now on, those of `ModelCheckpoint` as well."""
+        # The step at which a training resumes is on storage.
+        self._step = trainer.global_step
         _unwrap(trainer)
         trainer.save_checkpoint = _Saving(trainer)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any, **kwargs: Any) -> None:
         """Saves a checkpoint if there is a notice."""
         step = trainer.global_step
-        # While gradients are accumulated, several batches belong to a step.
+        # While gradients are accumulated, a step has several batches, and a checkpoint would lose them.
         if step == self._step:
             return
         self._step = step
