@@ -17,14 +17,18 @@ if TYPE_CHECKING:
     from ._report import Failure, Report
     from ._saves import saved, should_save
     from ._status import (
+        CheckpointTimes,
         Incomplete,
         LastRestart,
+        MemoryStatus,
         Node,
         Outcome,
         Progress,
         RefusedPeer,
         RestartStages,
         Restarts,
+        Saving,
+        Stall,
         Standbys,
         StateTime,
         Status,
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "CheckpointTimes",
     "ChildFailedError",
     "CommandLineError",
     "Failure",
@@ -46,6 +51,7 @@ __all__ = [
     "LastRestart",
     "LaunchConfig",
     "LaunchError",
+    "MemoryStatus",
     "Node",
     "Notice",
     "Outcome",
@@ -55,6 +61,8 @@ __all__ = [
     "Report",
     "RestartStages",
     "Restarts",
+    "Saving",
+    "Stall",
     "Standbys",
     "StateTime",
     "Status",
@@ -81,8 +89,8 @@ _MODULES = {
     "_notices": "Notice notice",
     "_report": "Failure Report",
     "_saves": "saved should_save",
-    "_status": "Incomplete LastRestart Node Outcome Progress RefusedPeer RestartStages Restarts Standbys StateTime Status "
-    "Time Unreached Voter WorkerFailure status",
+    "_status": "CheckpointTimes Incomplete LastRestart MemoryStatus Node Outcome Progress RefusedPeer RestartStages Restarts Saving "
+    "Stall Standbys StateTime Status Time Unreached Voter WorkerFailure status",
     "_steps": "step",
 }
 

@@ -39,6 +39,7 @@ class Time:
 class RestartStages:
     """The time of a restart in each stage, in milliseconds."""
 
+    saving_ms: int = 0
     stopping_ms: int = 0
     waiting_ms: int = 0
     rendezvous_ms: int = 0
@@ -94,6 +95,8 @@ class Node:
     progress_age_ms: Optional[int] = None
     standbys: Optional[Standbys] = one(Standbys)
     load: Optional[str] = None
+    unhealthy: Optional[str] = None
+    excluded: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,60 @@ class Progress:
     steps_left: Optional[int] = None
     step_ms: Optional[float] = None
     age_ms: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Saving:
+    """The phase of a notice, in which all ranks may save."""
+
+    notice: int = 0
+    kind: str = ""
+    hosts: Tuple[str, ...] = ()
+    source: str = ""
+    saved_ranks: int = 0
+    ranks: int = 0
+    missing: str = ""
+    left_ms: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class CheckpointTimes:
+    """How often a job saves, and how often it should."""
+
+    every_steps: Optional[int] = None
+    every_ms: Optional[int] = None
+    cost_ms: Optional[int] = None
+    failure_every_ms: Optional[int] = None
+    is_rate_measured: Optional[bool] = None
+    lost: Optional[float] = None
+    best_ms: Optional[int] = None
+    best_steps: Optional[int] = None
+    best_lost: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class Stall:
+    """Workers that make no progress for much longer than usual."""
+
+    step: Optional[int] = None
+    for_ms: Optional[int] = None
+    limit_ms: Optional[int] = None
+    text: Optional[str] = None
+    facts: Tuple[str, ...] = ()
+    rank: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class MemoryStatus:
+    """The checkpoints in the memory of the nodes."""
+
+    step: Optional[int] = None
+    is_copied: Optional[bool] = None
+    age_ms: Optional[int] = None
+    cost_ms: Optional[int] = None
+    needed: Optional[int] = None
+    limit: Optional[int] = None
+    text: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -194,6 +251,11 @@ class Status:
     refused_peers: Tuple[RefusedPeer, ...] = many(RefusedPeer)
     unreached: Tuple[Unreached, ...] = many(Unreached)
     progress: Optional[Progress] = one(Progress)
+    saving: Optional[Saving] = one(Saving)
+    checkpoints: Optional[CheckpointTimes] = one(CheckpointTimes)
+    saved_step: Optional[int] = None
+    stall: Optional[Stall] = one(Stall)
+    memory: Optional[MemoryStatus] = one(MemoryStatus)
     outcome: Optional[Outcome] = one(Outcome)
     leader: Optional[str] = None
     voters: Tuple[Voter, ...] = many(Voter)
