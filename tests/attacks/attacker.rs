@@ -99,6 +99,7 @@ pub(crate) fn registration(node_id: &str, address: &str, agent_port: u32) -> v1:
             node_unit: 1,
             store_access_any: false,
             store_access_user: false,
+            no_progress_limit: 3,
             ..v1::SharedSettings::default()
         }),
         known_round: Some(v1::KnownRound { round: round(), size: 0, group_rank: None }),

@@ -54,7 +54,7 @@ fn every_bug_of_notices_is_noticed() {
         (Bug::LowestStep, "q", 0),
         (Bug::OldAnswer, "q", 0),
         (Bug::EarlyLeaver, "u", 0),
-        (Bug::NewNumber, "v", 0),
+        (Bug::NewNumber, "t v", 0),
         (Bug::ForgottenNotice, "r", 0),
         (Bug::ExitIsSuccess, "t", 0),
         (Bug::FreeRoundsCount, "s", 0),

@@ -112,7 +112,7 @@ fn example_runs_under_torchrun() {
 }
 
 /// A worker has the same variables under both launchers, with the same values unless they name a
-/// port, a folder or a run. Four variables are ragent's own.
+/// port, a folder or a run. Six variables are ragent's own, two of them only in tests.
 #[test]
 fn environment_is_torchruns() {
     let Some(torchrun) = venv("torchrun") else { return };
@@ -125,7 +125,7 @@ fn environment_is_torchruns() {
     let ours = environment(&with_flags(sandbox.ragent("")).stdout);
     let (own, ours): (Vec<_>, Vec<_>) =
         ours.into_iter().partition(|line| line.starts_with("RAGENT_"));
-    assert_eq!(own.len(), 2 * 4, "{own:?}");
+    assert_eq!(own.len(), 2 * 6, "{own:?}");
     assert_eq!(ours, theirs);
 }
 

@@ -388,7 +388,7 @@ impl NoticeSources {
         if !spec.notice_command.is_empty() {
             tasks.spawn(notices::run_command(spec.notice_command.clone(), sender.clone()));
         }
-        let name = format!("agent-{}-{}.sock", std::process::id(), random_id());
+        let name = format!("notice-{}-{}.sock", std::process::id(), random_id());
         let socket = NoticeSocket::open(ThisHost.socket_dir().join(name), sender)
             .inspect_err(|error| {
                 warn!(%error, "failed to open the socket for `ragent notice`, so this agent gets notices only from signals and `--notice-command`");

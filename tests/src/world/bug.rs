@@ -134,7 +134,7 @@ pub enum Bug {
     EndlessPhase,
     /// A node that has received a notice stops its workers before others have saved. Breaks rule u.
     EarlyLeaver,
-    /// A notice that joins a phase has a number of its own. Breaks rule v.
+    /// A notice that joins a phase has a number of its own. Breaks rules t and v.
     NewNumber,
     /// A coordinator ignores notices that its predecessor has known. Breaks rule r.
     ForgottenNotice,

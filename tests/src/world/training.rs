@@ -699,7 +699,9 @@ impl World {
                 training.lost_in_phase = None;
                 if let JobResult::NoProgress { rounds, .. } = result {
                     let limit = self.shared.no_progress_limit as usize;
-                    let uncharged = rounds.iter().find(|round| !training.charged.contains(round));
+                    // The failure of the last one closes the job, so it uses no restart.
+                    let mut before = rounds.iter().take(limit.saturating_sub(1));
+                    let uncharged = before.find(|round| !training.charged.contains(round));
                     let ends = training.rounds.iter().filter(|(id, _)| rounds.contains(&id.round));
                     let ends: Vec<u64> = ends.filter_map(|(_, round)| round.highest).collect();
                     let (lowest, highest) = (ends.iter().min(), ends.iter().max());
