@@ -100,7 +100,7 @@ fn fitted(value: &str) -> String {
     fitted_to(value, limits::MAX_NAME_LEN)
 }
 
-/// Returns the part of `value` that [`line`] accepts.
+/// Returns the part of `value` that [`line()`] accepts.
 fn fitted_line(value: &str) -> String {
     fitted_to(value, LINE_MAX)
 }
