@@ -18,7 +18,10 @@ fn agent(sandbox: &Sandbox, python: &str, port: u16, flags: &str, mode: &str) ->
     );
     let module = format!("{REPOSITORY}/packaging/python");
     let start = sandbox.ragent(&words).env("PYTHON_EXEC", python);
-    start.env("PYTHONPATH", module).env("GLOO_SOCKET_IFNAME", "lo")
+    start
+        .env("PYTHONPATH", module)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("GLOO_SOCKET_IFNAME", "lo")
 }
 
 fn start(sandbox: &Sandbox, python: &str, nodes: &str, mode: &str) -> Vec<Program> {
@@ -93,7 +96,12 @@ fn failure_at_the_same_step_ends_the_job() {
         sandbox.path("").display()
     );
     let module = format!("{REPOSITORY}/packaging/python");
-    let end = sandbox.ragent(&words).env("PYTHON_EXEC", &python).env("PYTHONPATH", module).run();
+    let end = sandbox
+        .ragent(&words)
+        .env("PYTHON_EXEC", &python)
+        .env("PYTHONPATH", module)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .run();
     end.assert_code(6);
     assert_eq!(end.stdout.matches("rank=0 of=2 begins").count(), 3, "{}", end.stdout);
     end.assert_stderr(&["the job fails again and again before a new step"]);
