@@ -297,7 +297,9 @@ impl World {
         let ends_job = kind == NoticeKind::End;
         let received = Received { ends_job, within, text: "SIGTERM".to_owned() };
         let taken = agent.node.handle_notice(now, received).is_ok();
-        let waits = !agent.node.agent().is_leaving();
+        // A node whose workers are being stopped has nothing to wait for.
+        let report = agent.node.agent().report(now);
+        let waits = report.notice.is_some() && report.state != NodeState::Stopping;
         if is_early && !ends_job {
             agent.node.handle_signal(now, Signal::TERM);
         }
