@@ -9,7 +9,7 @@ pub use ragent_core::limits::CLEANUP_TIMEOUT;
 /// descriptors.
 pub const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The time for which an agent waits until a job of its name that was saved has ended.
+/// How long an agent waits for a saved job to end. Only then can it take part in the next job of that name.
 pub const SAVED_JOB_ENDS: Duration = Duration::from_secs(10);
 /// The pause between two attempts to take part in the next job meanwhile.
 pub const SAVED_JOB_PAUSE: Duration = Duration::from_secs(1);

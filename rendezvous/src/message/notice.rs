@@ -55,13 +55,6 @@ pub struct NodeNotice {
     pub text: String,
 }
 
-impl NodeNotice {
-    /// Returns the kind of the notice.
-    pub fn kind(&self) -> NoticeKind {
-        if self.ends_job { NoticeKind::End } else { NoticeKind::Leave }
-    }
-}
-
 /// The checkpoint with which the workers of a node have answered a notice.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Saved {

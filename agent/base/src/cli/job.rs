@@ -92,7 +92,7 @@ pub struct JobArgs {
         help_heading = FAILURES
     )]
     pub max_restarts: Option<String>,
-    /// Seconds for which all ranks may save after a notice, such as SIGTERM to an agent, the same on all nodes. The node leaves after
+    /// Seconds for which all ranks may save after a notice, such as SIGTERM to an agent. Give all nodes the same. The node leaves after
     /// that, and no step is done again. 0: it leaves at once [default: 0]
     #[arg(long, allow_negative_numbers = true, value_name = "SECONDS", help_heading = FAILURES)]
     pub notice: Option<String>,

@@ -259,7 +259,7 @@ pub fn notice_given(notice: &Notice) -> String {
 
 /// Describes the end of a notice's phase.
 pub fn notice_over(end: &NoticeEnd) -> String {
-    let NoticeEnd { number, step, has_saved, after, .. } = end;
+    let NoticeEnd { number, step, has_saved, after } = end;
     let seconds = after.as_secs_f64();
     match step {
         Some(step) => {

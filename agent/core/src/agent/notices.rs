@@ -47,8 +47,6 @@ pub struct ShownNotice {
 pub struct NoticeEnd {
     /// The number of the notice.
     pub number: u64,
-    /// What follows.
-    pub kind: NoticeKind,
     /// The step that all ranks of the job have saved; `None` if they have not.
     pub step: Option<u64>,
     /// True if all workers of this node have saved a step.
@@ -223,7 +221,6 @@ impl Agent {
         if until.is_some() {
             self.announce(News::NoticeOver(NoticeEnd {
                 number: notice.number,
-                kind: notice.kind,
                 step: complete_step,
                 has_saved: saved.is_some(),
                 after: now.saturating_duration_since(since),
