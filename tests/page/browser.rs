@@ -27,13 +27,26 @@ pub(crate) struct Browser {
     next: RefCell<u64>,
     session: RefCell<String>,
     events: RefCell<VecDeque<Value>>,
-    _program: Program,
+    program: Program,
 }
 
 impl Browser {
-    /// Starts a browser with an empty page.
+    /// Starts a browser with an empty page. On a busy machine Chromium rarely crashes as it starts, so it has three
+    /// attempts.
     #[track_caller]
     pub(crate) fn start(sandbox: &Sandbox) -> Self {
+        let mut crashes = Vec::new();
+        while crashes.len() < 3 {
+            match Self::try_start(sandbox) {
+                Ok(browser) => return browser,
+                Err(crash) => crashes.push(crash),
+            }
+        }
+        panic!("{CHROMIUM} has not started three times, and has printed: {crashes:#?}");
+    }
+
+    /// Starts a browser, or returns what it has printed before its end.
+    fn try_start(sandbox: &Sandbox) -> Result<Self, String> {
         let (input, to) = io::pipe().expect("pipes are there");
         let (from, output) = io::pipe().expect("pipes are there");
         // Chromium's own sandbox refuses root.
@@ -59,9 +72,12 @@ impl Browser {
             next: RefCell::default(),
             session: RefCell::default(),
             events: RefCell::default(),
-            _program: program,
+            program,
         };
-        let target = browser.call("Target.createTarget", json!({"url": "about:blank"}));
+        let target = match browser.try_call("Target.createTarget", json!({"url": "about:blank"})) {
+            Ok(target) => target,
+            Err(_) => return Err(browser.program.end().stderr),
+        };
         let target = json!({"targetId": target["targetId"], "flatten": true});
         let attached = browser.call("Target.attachToTarget", target);
         *browser.session.borrow_mut() =
@@ -69,12 +85,18 @@ impl Browser {
         for domain in ["Page", "Runtime", "Network", "Log"] {
             browser.call(&format!("{domain}.enable"), json!({}));
         }
-        browser
+        Ok(browser)
     }
 
     /// Calls a method and returns its result.
     #[track_caller]
     pub(crate) fn call(&self, method: &str, params: Value) -> Value {
+        self.try_call(method, params).unwrap_or_else(|error| panic!("{method}: {error}"))
+    }
+
+    /// Calls a method, and returns its result, or an error if the browser has ended.
+    #[track_caller]
+    fn try_call(&self, method: &str, params: Value) -> io::Result<Value> {
         let id = {
             let mut next = self.next.borrow_mut();
             *next += 1;
@@ -87,13 +109,12 @@ impl Browser {
         }
         let mut text = message.to_string().into_bytes();
         text.push(0);
-        self.to.borrow_mut().write_all(&text).expect("the browser runs");
+        self.to.borrow_mut().write_all(&text)?;
         loop {
-            let message = self.messages.recv_timeout(PATIENCE);
-            let message = message.unwrap_or_else(|error| panic!("{method}: {error}"));
+            let message = self.messages.recv_timeout(PATIENCE).map_err(io::Error::other)?;
             if message["id"] == id {
                 assert!(message.get("error").is_none(), "{method}: {message}");
-                return message["result"].clone();
+                return Ok(message["result"].clone());
             }
             self.events.borrow_mut().push_back(message);
         }
