@@ -22,6 +22,7 @@ pub mod hang;
 pub mod keeper_watch;
 pub mod limits;
 pub mod link;
+pub mod memory;
 pub mod node;
 pub mod outage;
 pub mod process_end;

@@ -1,0 +1,327 @@
+//! Defines the inputs and effects of [`PartKeeper`](super::PartKeeper).
+
+use std::{num::NonZeroU32, time::Duration};
+
+use ragent_rendezvous::{
+    ids::{GlobalRank, GroupRank, LocalRank, RoundId},
+    message::{CheckpointId, MemoryKind},
+};
+
+/// The settings of a [`PartKeeper`](super::PartKeeper). They are constant for the life of the agent.
+#[derive(Clone, Debug, Default)]
+pub struct MemorySettings {
+    /// The host name of this node, for people.
+    pub host_name: String,
+    /// The most memory for parts, in bytes; zero if memory is off on this node.
+    pub limit: u64,
+    /// The memory that stays free for workers, in bytes.
+    pub reserve: u64,
+    /// True if parts are copied to another node.
+    pub has_copies: bool,
+    /// The address at which other agents reach this one; `None` if content must not cross the network.
+    pub address: Option<String>,
+}
+
+/// A memory file of the agent.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Buffer {
+    /// Its number, which is used only once.
+    pub id: u64,
+    /// Its size in bytes.
+    pub size: u64,
+}
+
+/// A transfer of one block between two agents, in either direction.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct TransferId {
+    /// True if another agent has begun it.
+    pub is_foreign: bool,
+    /// Its number among those that the same side has begun on this node. It is used only once.
+    pub number: u64,
+}
+
+/// The checksum of a block: the 128 bits of XXH3.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Sum(pub u128);
+
+/// The part that a block belongs to.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct PartId {
+    /// The checkpoint.
+    pub checkpoint: CheckpointId,
+    /// The group rank of the node whose workers have saved it.
+    pub group_rank: GroupRank,
+}
+
+/// A description of a block: what one worker has saved for a step.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct BlockHeader {
+    /// Its part.
+    pub part: PartId,
+    /// The rank of the worker on its node.
+    pub local_rank: LocalRank,
+    /// The number of nodes of the round in which it was saved.
+    pub nodes: u32,
+    /// `RANK` of the first worker of that node.
+    pub first_global_rank: GlobalRank,
+    /// The number of workers of that node.
+    pub local_ranks: NonZeroU32,
+    /// The way in which it was written.
+    pub kind: MemoryKind,
+    /// True if the parts of all nodes are equal. Then a part has one block, of local rank 0.
+    pub is_replicated: bool,
+    /// The size in bytes.
+    pub bytes: u64,
+    /// The checksum.
+    pub sum: Sum,
+}
+
+/// A request of a worker. A worker has one at a time.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Ask {
+    /// A buffer for a checkpoint.
+    Buffer {
+        /// The step.
+        step: u64,
+        /// The size in bytes.
+        bytes: u64,
+        /// The way in which it will be written.
+        kind: MemoryKind,
+        /// True if all nodes save the same.
+        is_replicated: bool,
+    },
+    /// The buffer is filled.
+    Saved {
+        /// The step.
+        step: u64,
+        /// The size in bytes.
+        bytes: u64,
+    },
+    /// The checkpoint with which the round begins.
+    Load {
+        /// The way in which it must have been written.
+        kind: MemoryKind,
+    },
+    /// The newest step that is whole.
+    Newest,
+    /// The script cannot use the checkpoint of the round.
+    Unusable {
+        /// Its step.
+        step: u64,
+        /// The reason, for people.
+        reason: String,
+    },
+}
+
+/// An answer to an [`Ask`].
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Answer {
+    /// The worker may fill this buffer.
+    Buffer {
+        /// The buffer.
+        buffer: Buffer,
+        /// The time for which the worker has waited.
+        waited: Duration,
+    },
+    /// Nothing is saved, for this reason.
+    Refused(String),
+    /// The checkpoint is taken.
+    Taken,
+    /// There is nothing to load.
+    Nothing,
+    /// The worker may read this.
+    Block {
+        /// The step.
+        step: u64,
+        /// The buffer.
+        buffer: Buffer,
+        /// The size of the content in bytes.
+        bytes: u64,
+        /// True if all nodes have saved the same.
+        is_replicated: bool,
+    },
+    /// The newest step that is whole.
+    Newest(Option<u64>),
+    /// The reason is noted.
+    Noted,
+}
+
+/// The memory that is free on this node.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct MemoryLeft {
+    /// The memory that this process may still use, within the limits of its cgroups, in bytes.
+    pub available: u64,
+    /// The number of processes that the kernel has killed for lack of memory, if it is known.
+    pub oom_kills: Option<u64>,
+}
+
+/// An event that concerns checkpoints in memory.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Input {
+    /// A worker of a round asks.
+    Asked {
+        /// The round of its socket.
+        round: RoundId,
+        /// The worker.
+        worker: LocalRank,
+        /// The request.
+        ask: Ask,
+        /// The memory at this moment.
+        left: MemoryLeft,
+    },
+    /// A worker has closed its socket. No answer reaches it.
+    WorkerGone {
+        /// The round of its socket.
+        round: RoundId,
+        /// The worker.
+        worker: LocalRank,
+    },
+    /// The answer to [`Effect::Sum`]; an error if the buffer cannot be read.
+    Summed {
+        /// The buffer.
+        buffer: Buffer,
+        /// The checksum, or the system's error.
+        sum: Result<Sum, String>,
+    },
+    /// A memory file could not be made. It is not used.
+    NotMade {
+        /// The buffer.
+        buffer: Buffer,
+        /// The system's error.
+        why: String,
+    },
+    /// Another agent offers a block, or has answered [`Effect::Fetch`] with one. [`Effect::Receive`] or
+    /// [`Effect::Decline`] answers.
+    Incoming {
+        /// The transfer.
+        transfer: TransferId,
+        /// The block.
+        header: BlockHeader,
+        /// The memory at this moment.
+        left: MemoryLeft,
+    },
+    /// Another agent wants a block. [`Effect::Serve`] or [`Effect::Decline`] answers.
+    Wanted {
+        /// The transfer.
+        transfer: TransferId,
+        /// The part. If it is replicated, the part of any node is meant.
+        part: PartId,
+        /// The worker that has saved the block.
+        local_rank: LocalRank,
+    },
+    /// A transfer has ended. Of each transfer, this is the last report.
+    Ended {
+        /// The transfer.
+        transfer: TransferId,
+        /// How it ended.
+        end: TransferEnd,
+    },
+    /// The memory, each second while parts are held.
+    Left(MemoryLeft),
+}
+
+/// The way in which a transfer has ended.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum TransferEnd {
+    /// The block has arrived, and its checksum is right.
+    Done,
+    /// The checksum is wrong.
+    WrongSum,
+    /// The receiver has declined.
+    Declined(Decline),
+    /// The other agent was not reached, or did not go on, for this reason.
+    Failed(String),
+}
+
+/// The reason why a block is not received or not sent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Decline {
+    /// The receiver has it.
+    HaveIt,
+    /// The receiver needs it no more.
+    NotNeeded,
+    /// The receiver has no room for it, or does not know yet that it keeps it.
+    NoRoom,
+    /// The block is not here.
+    NotHere,
+}
+
+/// An action for the driver.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Effect {
+    /// Open sockets for the workers of a round, in place of those of the last one. This comes before its workers
+    /// start.
+    OpenSockets {
+        /// The round.
+        round: RoundId,
+        /// The number of workers.
+        workers: NonZeroU32,
+    },
+    /// Close the sockets of the workers.
+    CloseSockets,
+    /// Answer a worker. A buffer that does not exist is made before.
+    Answer {
+        /// The worker.
+        worker: LocalRank,
+        /// The answer.
+        answer: Answer,
+    },
+    /// Compute the checksum of the first bytes of a buffer. [`Input::Summed`] answers.
+    Sum {
+        /// The buffer.
+        buffer: Buffer,
+        /// The number of bytes.
+        bytes: u64,
+    },
+    /// Send a block to the agent at this address.
+    Copy {
+        /// The transfer.
+        transfer: TransferId,
+        /// The address.
+        to: String,
+        /// The block.
+        header: BlockHeader,
+        /// The buffer with the block.
+        buffer: Buffer,
+    },
+    /// Ask the agent at this address for a block. [`Input::Incoming`] follows.
+    Fetch {
+        /// The transfer.
+        transfer: TransferId,
+        /// The address.
+        from: String,
+        /// The part.
+        part: PartId,
+        /// The worker that has saved the block.
+        local_rank: LocalRank,
+    },
+    /// Receive a block that is offered into this buffer, which is made if it does not exist.
+    Receive {
+        /// The transfer.
+        transfer: TransferId,
+        /// The buffer.
+        buffer: Buffer,
+    },
+    /// Send a block that another agent wants.
+    Serve {
+        /// The transfer.
+        transfer: TransferId,
+        /// The block.
+        header: BlockHeader,
+        /// The buffer with the block.
+        buffer: Buffer,
+    },
+    /// Decline what another agent offers or wants.
+    Decline {
+        /// The transfer.
+        transfer: TransferId,
+        /// The reason.
+        why: Decline,
+    },
+    /// End a transfer that this agent has begun.
+    Abort(TransferId),
+    /// Close a memory file. No transfer and no worker of the round uses it.
+    Drop(Buffer),
+    /// Report the memory each second, or no longer.
+    WatchMemory(bool),
+}
