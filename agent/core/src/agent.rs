@@ -18,6 +18,7 @@ mod assignment;
 mod effect;
 mod import_gate;
 mod local_group;
+mod memory;
 mod notices;
 mod owner_checks;
 mod reports;
@@ -50,7 +51,11 @@ use self::{
     notices::Notices,
     reports::{ProgressText, StandbyReports},
 };
-use crate::{signal::Signal, wait_reports::WaitReports};
+use crate::{
+    memory::{MemorySettings, PartKeeper},
+    signal::Signal,
+    wait_reports::WaitReports,
+};
 
 /// The state of the node.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -97,6 +102,8 @@ pub struct AgentSettings {
     pub has_standbys: bool,
     /// The intervals and leases until a welcome names others.
     pub leases: Leases,
+    /// The checkpoints in the memory of this node.
+    pub memory: MemorySettings,
     /// The seed for the jitter of dials, different on each node of a job.
     pub seed: u64,
 }
@@ -133,6 +140,7 @@ pub struct Agent {
     /// The store of `round`, if this node does not reach it.
     unreached_store: Option<StoreUnreached>,
     notices: Notices,
+    memory: PartKeeper,
     /// Connections to the store of `round` whose users members must still be asked to confirm.
     questions: Batch<StoreConnection>,
     effects: VecDeque<Effect>,
@@ -162,6 +170,7 @@ impl Agent {
             refused_clients: Vec::new(),
             unreached_store: None,
             notices: Notices::default(),
+            memory: PartKeeper::new(settings.memory.clone(), settings.seed),
             questions: owner_checks::questions(),
             effects: VecDeque::from([Effect::Local(Action::OpenStore)]),
             settings,
@@ -234,7 +243,7 @@ impl Agent {
             saved: self.notices.answer(),
             requests: self.notices.requests,
             unhealthy: None,
-            memory_unusable: None,
+            memory_unusable: self.memory.unusable().cloned().map(Box::new),
         }
     }
 
@@ -257,6 +266,7 @@ impl Agent {
             self.send_refused_clients();
         }
         self.send_unreached_store();
+        self.send_memory_report(true);
     }
 
     /// Notes that the current stream has ended and has no successor yet.
@@ -394,7 +404,8 @@ impl Agent {
         let standbys = self.standbys.quiet_until.filter(|_| self.standbys.is_due);
         let questions = self.questions.poll_timeout();
         let notice = self.notice_deadline();
-        let deadlines = [gives_up, progress, standbys, self.gate.poll_timeout(), questions, notice];
+        let (gate, memory) = (self.gate.poll_timeout(), self.memory.poll_timeout());
+        let deadlines = [gives_up, progress, standbys, gate, questions, notice, memory];
         deadlines.into_iter().flatten().min()
     }
 
@@ -409,6 +420,7 @@ impl Agent {
         self.handle_gate_timeout(now);
         self.handle_questions_timeout(now);
         self.handle_notice_timeout(now);
+        self.change_memory(now, |memory| memory.handle_timeout(now));
         let gives_up = self.disconnected.map(|since| since + self.patience());
         if !self.is_finished() && gives_up.is_some_and(|at| at <= now) {
             let was_registered = self.job_uid.is_some();
@@ -432,6 +444,7 @@ impl Agent {
     }
 
     fn prepare(&mut self, now: Instant) {
+        self.change_memory(now, |memory| memory.handle_round_over(now));
         self.remove_notice();
         if self.notices.is_leaving() {
             // The round that the notice was about is over.

@@ -12,14 +12,15 @@ use std::{collections::VecDeque, net::IpAddr, time::Instant};
 use ragent_rendezvous::{
     ids::{JobUid, Round, StreamNumber, Term},
     message::{
-        CheckedOwners, Checkpoint, FromNode, KnownRound, NodeReport, Outcome, StandbyCounts,
-        StoreConnection, StoreUnreached, ToNode, Welcome, WorkerFailure,
+        CheckedOwners, Checkpoint, FromNode, KnownRound, MemoryReport, NodeReport, Outcome,
+        StandbyCounts, StoreConnection, StoreUnreached, ToNode, Welcome, WorkerFailure,
     },
 };
 
 use crate::{
     agent::{self, Action, Agent, AgentSettings, NotTaken, Received},
     link::{self, Echo, Link},
+    memory,
     saves::NodeSaves,
     signal::Signal,
     steps::NodeSteps,
@@ -61,6 +62,8 @@ pub struct Claims {
     pub charged_through: Round,
     /// The present state of the node.
     pub report: NodeReport,
+    /// The checkpoints in the memory of the node.
+    pub memory: Option<MemoryReport>,
     /// The term of the leader whose lease has ended on this node; zero if there is none. The node needs a
     /// leader of a later term.
     pub lost_term: Term,
@@ -137,6 +140,7 @@ impl Node {
             restarts_used,
             charged_through,
             report: self.agent.report(now),
+            memory: self.agent.memory_report(),
             lost_term: if self.link.has_lease() { Term(0) } else { self.agent.term() },
         };
         self.collect(now);
@@ -200,9 +204,12 @@ impl Node {
                 self.handle_welcome(now, stream, &welcome);
             }
             ToNode::Refuse(reason) => self.agent.handle_refused(reason),
-            ToNode::Echo { sequence, reason, lease_left, memory_whole: _ } => {
+            ToNode::Echo { sequence, reason, lease_left, memory_whole } => {
                 self.link.handle_echo(now, sequence, lease_left);
                 self.agent.handle_echo(sequence, reason);
+                if self.link.current() == Some(stream) {
+                    self.agent.handle_memory_whole(now, memory_whole);
+                }
             }
             // A newer stream has taken over since, and repeats the current state.
             ToNode::Probe { .. }
@@ -410,6 +417,13 @@ impl Node {
         let taken = self.agent.handle_save_request(now);
         self.collect(now);
         taken
+    }
+
+    /// Handles an event of the driver that concerns checkpoints in memory.
+    pub fn handle_memory(&mut self, now: Instant, input: memory::Input) {
+        self.begin(now);
+        self.agent.handle_memory(now, input);
+        self.collect(now);
     }
 
     /// Notes a signal that asks this process to end.

@@ -41,7 +41,9 @@ use ragent_base::{
     spec::{Endpoint, StorePorts},
 };
 use ragent_benches::{cpu_time, now, observers::Observers};
-use ragent_core::{agent::AgentSettings, steps::NodeSteps, supervisor::GroupEnd};
+use ragent_core::{
+    agent::AgentSettings, memory::MemorySettings, steps::NodeSteps, supervisor::GroupEnd,
+};
 use ragent_node::{
     node::{
         destination::Destination,
@@ -471,6 +473,7 @@ fn agent(number: u32, coordinators: &Coordinators, shared: SharedSettings) -> Ag
         local_addr: None,
         measures: Arc::default(),
         settings: AgentSettings {
+            memory: MemorySettings::off(),
             stop_grace: shared.timeouts.stop_grace,
             join_timeout: shared.timeouts.join,
             silence: Duration::ZERO,

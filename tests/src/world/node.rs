@@ -8,6 +8,7 @@ use std::{
 
 use ragent_core::{
     agent::{Action, AgentSettings, Ending, News},
+    memory::MemorySettings,
     node::{Claims, Effect, Node},
     signal::Signal,
     supervisor,
@@ -92,6 +93,7 @@ impl World {
             None => self.timers.voter_lease,
         };
         let settings = AgentSettings {
+            memory: MemorySettings::off(),
             stop_grace: self.shared.timeouts.stop_grace,
             join_timeout: self.shared.timeouts.join,
             silence: if has_voters { silence } else { Duration::ZERO },
@@ -317,8 +319,15 @@ impl World {
         let Some(node) = self.agent(&peer.node).map(|agent| agent.description.clone()) else {
             return;
         };
-        let Claims { job_uid, known_round, restarts_used, charged_through, mut report, lost_term } =
-            claims;
+        let Claims {
+            job_uid,
+            known_round,
+            restarts_used,
+            charged_through,
+            mut report,
+            memory,
+            lost_term,
+        } = claims;
         self.forge_report(&mut report);
         let mut voters = self.known_voters(&peer.node);
         let is_fixed = self.fixed.is_some();
@@ -356,7 +365,7 @@ impl World {
             restarts_used,
             charged_through,
             report,
-            memory: None,
+            memory,
         };
         self.forge_registration(&mut registration);
         self.send_up(peer, Up::Registration(Box::new(registration), lost_term));
@@ -405,6 +414,7 @@ impl World {
             Effect::Drop(stream) => self.forget(&peer(stream)),
             Effect::Renew(until) => self.renew_lease(id, until),
             Effect::LeaseLost => self.note_disturbed(id),
+            Effect::Local(Action::Memory(_)) => {}
             Effect::Local(Action::ShowNotice(notice)) => self.show_notice(id, notice),
             Effect::Local(Action::OpenStore) => {
                 let takes = self.random.millis(1, 300);

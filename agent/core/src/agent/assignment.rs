@@ -18,7 +18,10 @@ impl Agent {
     /// Applies the coordinator's assignment for this node.
     pub fn handle_assignment(&mut self, now: Instant, assignment: Assignment) {
         match assignment {
-            Assignment::Wait { round, reason, memory: _ } => self.wait(now, round, reason),
+            Assignment::Wait { round, reason, memory } => {
+                self.change_memory(now, |keeper| keeper.handle_wait(now, round, memory));
+                self.wait(now, round, reason);
+            }
             Assignment::Admit(admission) => self.admit(now, admission),
             Assignment::Restart { round, reason, complete_step } => {
                 self.restart(now, round, reason, complete_step)
@@ -71,6 +74,7 @@ impl Agent {
                 self.state = AgentState::Running;
                 self.announce(News::Admitted(Box::new(admission.clone())));
                 self.send_report(now);
+                self.change_memory(now, |memory| memory.handle_admission(now, &admission));
                 self.act(Action::Start(Box::new(admission)));
             }
             // This is a repetition, or was sent before this node's last report was received. A repeated

@@ -12,7 +12,7 @@ use ragent_rendezvous::{
 };
 
 use super::notices::{NoticeEnd, ShownNotice};
-use crate::signal::Signal;
+use crate::{memory, signal::Signal};
 
 /// An effect of an [`Agent`](super::Agent).
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -33,6 +33,8 @@ pub enum Action {
     Start(Box<Admission>),
     /// Show this notice to the workers, with the time at which it is over; `None` removes the last one.
     ShowNotice(Option<Box<ShownNotice>>),
+    /// Do this for the checkpoints in memory.
+    Memory(memory::Effect),
     /// End the workers.
     Stop {
         /// The signal to send them.

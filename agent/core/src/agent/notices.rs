@@ -168,6 +168,9 @@ impl Agent {
         if guidance.round != self.round || !runs {
             return;
         }
+        if let Some(why) = &guidance.memory_off {
+            self.handle_memory_off(now, guidance.round, why);
+        }
         let Some(notice) = guidance.notice else {
             if self.notices.shown.take().is_some() {
                 self.notices.saved = None;

@@ -34,6 +34,7 @@ impl Fixture {
     fn with_standbys(has_standbys: bool) -> Self {
         let now = crate::some_instant();
         let settings = AgentSettings {
+            memory: MemorySettings::off(),
             stop_grace: GRACE,
             join_timeout: 600 * SECOND,
             silence: Duration::ZERO,
@@ -65,10 +66,12 @@ impl Fixture {
         t
     }
 
+    /// Returns the effects, without news for people and the sockets for checkpoints in memory.
     fn effects(&mut self) -> Vec<Effect> {
-        std::iter::from_fn(|| self.agent.poll_effect())
-            .filter(|effect| !matches!(effect, Effect::Local(Action::Announce(_))))
-            .collect()
+        let is_shown = |effect: &Effect| {
+            !matches!(effect, Effect::Local(Action::Announce(_) | Action::Memory(_)))
+        };
+        std::iter::from_fn(|| self.agent.poll_effect()).filter(is_shown).collect()
     }
 
     fn sends(&self, state: NodeState) -> Effect {

@@ -8,8 +8,10 @@ use ragent_rendezvous::{
 };
 
 /// The settings of a [`PartKeeper`](super::PartKeeper). They are constant for the life of the agent.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct MemorySettings {
+    /// The number of workers of this node.
+    pub workers: NonZeroU32,
     /// The host name of this node, for people.
     pub host_name: String,
     /// The most memory for parts, in bytes; zero if memory is off on this node.
@@ -20,6 +22,20 @@ pub struct MemorySettings {
     pub has_copies: bool,
     /// The address at which other agents reach this one; `None` if content must not cross the network.
     pub address: Option<String>,
+}
+
+impl MemorySettings {
+    /// Returns the settings of a node that keeps nothing.
+    pub fn off() -> Self {
+        Self {
+            workers: NonZeroU32::MIN,
+            host_name: String::new(),
+            limit: 0,
+            reserve: 0,
+            has_copies: false,
+            address: None,
+        }
+    }
 }
 
 /// A memory file of the agent.

@@ -7,13 +7,14 @@ use ragent_rendezvous::{
 };
 
 use super::*;
-use crate::agent::Ending;
+use crate::{agent::Ending, memory::MemorySettings};
 
 const MS: Duration = Duration::from_millis(1);
 const ONE: StreamNumber = StreamNumber(1);
 
 fn node() -> (Node, Instant) {
     let settings = AgentSettings {
+        memory: MemorySettings::off(),
         stop_grace: 1000 * MS,
         join_timeout: 600_000 * MS,
         silence: Duration::ZERO,
@@ -187,6 +188,7 @@ fn refused_client_is_reported() {
 #[test]
 fn unleased_workers_run_on() {
     let settings = AgentSettings {
+        memory: MemorySettings::off(),
         stop_grace: 1000 * MS,
         join_timeout: 600_000 * MS,
         silence: Duration::ZERO,

@@ -14,7 +14,7 @@ use ragent_base::{
     sys::host::ThisHost,
 };
 use ragent_coordinator::metrics::MetricsPage;
-use ragent_core::agent::AgentSettings;
+use ragent_core::{agent::AgentSettings, memory::MemorySettings};
 use ragent_election::claim;
 use ragent_leadership::Leadership;
 use ragent_proto::convert::NotHere;
@@ -128,6 +128,7 @@ impl NodeServices {
             since,
             local_addr: spec.local_addr.clone(),
             settings: AgentSettings {
+                memory: MemorySettings::off(),
                 stop_grace: spec.shared.timeouts.stop_grace,
                 join_timeout: spec.shared.timeouts.join,
                 silence,

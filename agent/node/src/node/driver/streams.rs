@@ -82,8 +82,15 @@ impl NodeDriver<'_> {
         self.addresses = ThisHost.addresses();
         describe(&mut node, local.ip(), self.addresses.clone());
         node.load = ThisHost.load().unwrap_or_default();
-        let Claims { job_uid, known_round, restarts_used, charged_through, report, lost_term } =
-            claims;
+        let Claims {
+            job_uid,
+            known_round,
+            restarts_used,
+            charged_through,
+            report,
+            memory,
+            lost_term,
+        } = claims;
         let job = self.known_job(&known_round);
         let ended = self.spec.leadership.as_ref().filter(|_| job_uid.is_none());
         let message = Registration {
@@ -101,7 +108,7 @@ impl NodeDriver<'_> {
             restarts_used,
             charged_through,
             report,
-            memory: None,
+            memory,
         };
         let (sender, queue) = mpsc::channel(limits::STREAM_QUEUE);
         let first =

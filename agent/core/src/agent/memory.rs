@@ -1,0 +1,60 @@
+//! Passes events to the checkpoints in memory, and reports them to the coordinator.
+
+use std::time::Instant;
+
+use ragent_rendezvous::{
+    ids::RoundId,
+    message::{CheckpointId, FromNode, MemoryReport},
+};
+
+use super::{Action, Agent, Effect};
+use crate::memory::{Input, PartKeeper};
+
+impl Agent {
+    /// Returns the report of the checkpoints in memory; `None` if the job does not use them.
+    pub fn memory_report(&self) -> Option<MemoryReport> {
+        self.memory.report()
+    }
+
+    /// Returns true if a worker waits for memory, so that its group makes no progress.
+    pub fn has_workers_that_wait_for_memory(&self) -> bool {
+        self.memory.has_waiting_workers()
+    }
+
+    /// Handles an event of the driver that concerns checkpoints in memory.
+    pub fn handle_memory(&mut self, now: Instant, input: Input) {
+        self.change_memory(now, |memory| memory.handle_input(now, input));
+    }
+
+    /// Notes the newest checkpoint that is whole.
+    pub(crate) fn handle_memory_whole(&mut self, now: Instant, whole: Option<CheckpointId>) {
+        self.change_memory(now, |memory| memory.handle_whole(now, whole));
+    }
+
+    pub(super) fn handle_memory_off(&mut self, now: Instant, round: RoundId, why: &str) {
+        self.change_memory(now, |memory| memory.handle_off(now, round, why));
+    }
+
+    /// Changes what is kept, and carries out what follows.
+    pub(super) fn change_memory(&mut self, now: Instant, change: impl FnOnce(&mut PartKeeper)) {
+        let was_usable = self.memory.unusable().is_none();
+        change(&mut self.memory);
+        while let Some(effect) = self.memory.poll_effect() {
+            self.act(Action::Memory(effect));
+        }
+        // What is held is known before this node is ready for the next round.
+        self.send_memory_report(false);
+        if was_usable && self.memory.unusable().is_some() {
+            self.send_report(now);
+        }
+    }
+
+    /// Sends the report if it has changed, or in any case.
+    pub(super) fn send_memory_report(&mut self, always: bool) {
+        let changed = self.memory.take_report();
+        let report = if always { self.memory.report() } else { changed };
+        if let Some(report) = report {
+            self.effects.push_back(Effect::Send(FromNode::MemoryReport(report)));
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Reports to the coordinator what this node holds.
+
+use std::time::Duration;
+
+use ragent_rendezvous::message::{MEMORY_BYTES_MAX, MemoryReport, PARTS_MAX, PartPlace};
+
+use super::{PartKeeper, parts::KeptPart};
+
+impl PartKeeper {
+    /// Returns the report of this node; `None` if its job does not use memory.
+    pub fn report(&self) -> Option<MemoryReport> {
+        if !self.is_used {
+            return None;
+        }
+        let round = self.round.as_ref();
+        let held = self.parts.values().filter(|part| part.is_held());
+        let parts = held.map(|part| part.reported(round, self.is_alone(part)));
+        let own = self.parts.values().filter(|part| part.place(round) == PartPlace::Own);
+        let needed = own.map(|part| self.needed_for(part.bytes(), part.about.is_replicated)).max();
+        Some(MemoryReport {
+            round: round.map(|round| round.round).unwrap_or_default(),
+            parts: parts.take(PARTS_MAX).collect(),
+            needed: needed.unwrap_or(0).min(MEMORY_BYTES_MAX),
+            limit: self.settings.limit.min(MEMORY_BYTES_MAX),
+            address: self.settings.address.clone(),
+            obstacle: self.obstacle.clone(),
+            waits_for_buffer: self.waiting_rank(),
+            cost: self.cost(),
+            fetch_time: self.restore.time,
+            oom_kills: self.left.oom_kills,
+        })
+    }
+
+    /// Returns the memory that a part of this size needs with all copies: two of its own, and two of the ward.
+    pub(super) fn needed_for(&self, part: u64, is_replicated: bool) -> u64 {
+        let copies = self.settings.has_copies && self.settings.address.is_some() && !is_replicated;
+        part.saturating_mul(if copies { 4 } else { 2 })
+    }
+
+    /// Returns the median of the newest costs, which an unusual one does not change.
+    fn cost(&self) -> Option<Duration> {
+        let mut costs: Vec<Duration> = self.costs.iter().copied().collect();
+        costs.sort_unstable();
+        costs.get(costs.len() / 2).copied()
+    }
+
+    /// Returns the report to send, if it has changed since the last call.
+    pub fn take_report(&mut self) -> Option<MemoryReport> {
+        if !std::mem::take(&mut self.has_news) {
+            return None;
+        }
+        self.reported = self.report();
+        self.reported.clone()
+    }
+
+    /// Notes if the report has changed. Costs alone are no change: they differ each time.
+    pub(super) fn review_report(&mut self) {
+        let comparable =
+            |report: MemoryReport| MemoryReport { cost: None, oom_kills: None, ..report };
+        let new = self.report().map(comparable);
+        let known = self.reported.clone().map(comparable);
+        self.has_news |= new != known;
+    }
+
+    /// Returns the parts that are held, for tests of whole jobs.
+    pub fn held(&self) -> impl Iterator<Item = super::PartId> {
+        self.parts.values().filter(|part| part.is_held()).map(|part: &KeptPart| part.id)
+    }
+}

@@ -1,0 +1,628 @@
+use std::collections::BTreeMap;
+
+use ragent_rendezvous::{
+    ids::Term,
+    message::{MemoryKind, UnusableReason},
+};
+
+use super::*;
+use crate::some_instant;
+
+const STATE: MemoryKind = MemoryKind::State;
+const GB: u64 = 1_000_000_000;
+
+/// Two nodes with two workers each, and what their drivers do. Each keeps the copies of the other one.
+struct Pair {
+    nodes: [Bench; 2],
+    now: Instant,
+    /// False while the two nodes do not reach each other.
+    is_connected: bool,
+}
+
+/// A keeper with a driver that holds the content of its buffers: one number each.
+struct Bench {
+    keeper: PartKeeper,
+    contents: BTreeMap<u64, u64>,
+    answers: BTreeMap<LocalRank, Answer>,
+    sent: Vec<Effect>,
+    left: MemoryLeft,
+    /// The peer's transfer for each of ours.
+    foreign: BTreeMap<TransferId, TransferId>,
+    /// The blocks that are offered to the node.
+    offered: BTreeMap<TransferId, (BlockHeader, u64)>,
+    next_foreign: u64,
+}
+
+fn round(number: u64) -> RoundId {
+    RoundId { term: Term(1), round: Round(number) }
+}
+
+fn checkpoint(number: u64, step: u64) -> CheckpointId {
+    CheckpointId { round: round(number), step }
+}
+
+fn plan(number: u64, step: u64, sources: &[&str]) -> MemoryPlan {
+    MemoryPlan {
+        checkpoint: checkpoint(number, step),
+        kind: STATE,
+        sources: sources.iter().map(|source| (*source).to_owned()).collect(),
+        all_sources: vec![],
+    }
+}
+
+impl Bench {
+    fn new(number: usize, limit: u64) -> Self {
+        let settings = MemorySettings {
+            workers: NonZeroU32::new(2).unwrap(),
+            host_name: format!("n{number}"),
+            limit,
+            reserve: 2 * GB,
+            has_copies: true,
+            address: Some(format!("n{number}:1")),
+        };
+        Self {
+            keeper: PartKeeper::new(settings, 7),
+            contents: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            sent: Vec::new(),
+            left: MemoryLeft { available: 100 * GB, oom_kills: None },
+            foreign: BTreeMap::new(),
+            offered: BTreeMap::new(),
+            next_foreign: 0,
+        }
+    }
+
+    fn held(&self) -> Vec<(u32, u64)> {
+        self.keeper.held().map(|part| (part.group_rank.0, part.checkpoint.step)).collect()
+    }
+
+    fn places(&self) -> Vec<(u64, PartPlace, bool)> {
+        let parts = self.keeper.report().unwrap().parts;
+        parts.iter().map(|part| (part.checkpoint.step, part.place, part.is_alone)).collect()
+    }
+
+    fn obstacle(&self) -> String {
+        self.keeper.report().unwrap().obstacle.unwrap_or_default()
+    }
+}
+
+impl Pair {
+    fn new() -> Self {
+        Self::with_limit(100 * GB)
+    }
+
+    fn with_limit(limit: u64) -> Self {
+        let nodes = [Bench::new(0, limit), Bench::new(1, limit)];
+        Self { nodes, now: some_instant(), is_connected: true }
+    }
+
+    fn admission(node: usize, number: u64, memory: Option<MemoryPlan>) -> Admission {
+        let other = 1 - node;
+        Admission {
+            round: round(number),
+            group_rank: GroupRank(node as u32),
+            group_world_size: 2,
+            first_global_rank: GlobalRank(2 * node as u32),
+            world_size: 4,
+            memory: memory.map(Box::new),
+            buddy: Some(format!("n{other}:1")),
+            ward: Some(GroupRank(other as u32)),
+            ..Admission::default()
+        }
+    }
+
+    fn admit(&mut self, number: u64, memory: [Option<MemoryPlan>; 2]) {
+        for (node, plan) in memory.into_iter().enumerate() {
+            self.admit_one(node, number, plan);
+        }
+        self.run();
+    }
+
+    fn admit_one(&mut self, node: usize, number: u64, plan: Option<MemoryPlan>) {
+        let admission = Self::admission(node, number, plan);
+        self.nodes[node].answers.clear();
+        self.nodes[node].keeper.handle_admission(self.now, &admission);
+    }
+
+    fn input(&mut self, node: usize, input: Input) {
+        self.nodes[node].keeper.handle_input(self.now, input);
+        self.run();
+    }
+
+    fn ask(&mut self, node: usize, worker: u32, number: u64, ask: Ask) -> Option<Answer> {
+        let (worker, left) = (LocalRank(worker), self.nodes[node].left);
+        self.nodes[node].answers.remove(&worker);
+        self.input(node, Input::Asked { round: round(number), worker, ask, left });
+        self.nodes[node].answers.get(&worker).cloned()
+    }
+
+    fn ask_buffer(&mut self, node: usize, worker: u32, number: u64, step: u64) -> Option<Answer> {
+        let ask = Ask::Buffer { step, bytes: GB, kind: STATE, is_replicated: false };
+        self.ask(node, worker, number, ask)
+    }
+
+    /// A worker saves the number of its step and rank.
+    fn save(&mut self, node: usize, worker: u32, number: u64, step: u64) -> Option<Answer> {
+        let answer = self.ask_buffer(node, worker, number, step);
+        let Some(Answer::Buffer { buffer, .. }) = answer else { return answer };
+        self.nodes[node].contents.insert(buffer.id, content(node, worker, step));
+        self.ask(node, worker, number, Ask::Saved { step, bytes: GB })
+    }
+
+    fn save_all(&mut self, number: u64, step: u64) {
+        for (node, worker) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            assert_eq!(self.save(node, worker, number, step), Some(Answer::Taken));
+        }
+    }
+
+    /// Returns the content that a worker loads.
+    fn load(&mut self, node: usize, worker: u32, number: u64) -> Option<Option<u64>> {
+        match self.ask(node, worker, number, Ask::Load { kind: STATE })? {
+            Answer::Block { buffer, .. } => {
+                Some(Some(self.nodes[node].contents.get(&buffer.id).copied().unwrap()))
+            }
+            Answer::Nothing => Some(None),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn whole(&mut self, number: u64, step: u64) {
+        for node in &mut self.nodes {
+            node.keeper.handle_whole(self.now, Some(checkpoint(number, step)));
+        }
+        self.run();
+    }
+
+    fn wait(&mut self, seconds: u64) {
+        for _ in 0..seconds {
+            self.now += Duration::from_secs(1);
+            for node in &mut self.nodes {
+                node.keeper.handle_timeout(self.now);
+            }
+            self.run();
+        }
+    }
+
+    /// Carries out all effects.
+    fn run(&mut self) {
+        for _ in 0..1_000 {
+            let mut is_idle = true;
+            for node in 0..2 {
+                while let Some(effect) = self.nodes[node].keeper.poll_effect() {
+                    is_idle = false;
+                    self.nodes[node].sent.push(effect.clone());
+                    self.carry_out(node, effect);
+                }
+            }
+            if is_idle {
+                return;
+            }
+        }
+        panic!("the keepers go on for ever");
+    }
+
+    fn give(&mut self, node: usize, input: Input) {
+        self.nodes[node].keeper.handle_input(self.now, input);
+    }
+
+    fn end(&mut self, node: usize, transfer: TransferId, end: TransferEnd) {
+        self.give(node, Input::Ended { transfer, end });
+    }
+
+    fn other_end(&mut self, node: usize, transfer: TransferId) -> TransferId {
+        *self.nodes[node].foreign.get(&transfer).unwrap()
+    }
+
+    fn carry_out(&mut self, node: usize, effect: Effect) {
+        let other = 1 - node;
+        match effect {
+            Effect::Answer { worker, answer } => {
+                self.nodes[node].answers.insert(worker, answer);
+            }
+            Effect::Sum { buffer, .. } => {
+                let sum = self.nodes[node].contents.get(&buffer.id).copied().unwrap_or(0);
+                self.give(node, Input::Summed { buffer, sum: Ok(Sum(sum.into())) });
+            }
+            Effect::Copy { transfer, .. } | Effect::Fetch { transfer, .. }
+                if !self.is_connected =>
+            {
+                self.end(node, transfer, TransferEnd::Failed("no route".to_owned()));
+            }
+            Effect::Copy { transfer, header, buffer, .. } => {
+                let foreign = self.pair(node, transfer);
+                let content = self.nodes[node].contents.get(&buffer.id).copied().unwrap();
+                self.offer(other, foreign, header, content);
+            }
+            Effect::Fetch { transfer, part, local_rank, .. } => {
+                let foreign = self.pair(node, transfer);
+                self.give(other, Input::Wanted { transfer: foreign, part, local_rank });
+            }
+            Effect::Serve { transfer, header, buffer } => {
+                let fetch = self.other_end(node, transfer);
+                let content = self.nodes[node].contents.get(&buffer.id).copied().unwrap();
+                self.offer(other, fetch, header, content);
+            }
+            Effect::Receive { transfer, buffer } => {
+                let (header, content) = self.nodes[node].offered.remove(&transfer).unwrap();
+                self.nodes[node].contents.insert(buffer.id, content);
+                let is_right = header.sum == Sum(content.into());
+                self.end_both(
+                    node,
+                    transfer,
+                    &if is_right { TransferEnd::Done } else { TransferEnd::WrongSum },
+                );
+            }
+            Effect::Decline { transfer, why } => {
+                self.end_both(node, transfer, &TransferEnd::Declined(why));
+            }
+            Effect::Abort(transfer) => {
+                self.end(node, transfer, TransferEnd::Failed("aborted".to_owned()));
+            }
+            Effect::Drop(buffer) => {
+                self.nodes[node].contents.remove(&buffer.id);
+            }
+            Effect::OpenSockets { .. } | Effect::CloseSockets | Effect::WatchMemory(_) => {}
+        }
+    }
+
+    fn pair(&mut self, node: usize, transfer: TransferId) -> TransferId {
+        let other = &mut self.nodes[1 - node];
+        other.next_foreign += 1;
+        let foreign = TransferId { is_foreign: true, number: other.next_foreign };
+        other.foreign.insert(foreign, transfer);
+        self.nodes[node].foreign.insert(transfer, foreign);
+        foreign
+    }
+
+    fn offer(&mut self, node: usize, transfer: TransferId, header: BlockHeader, content: u64) {
+        self.nodes[node].offered.insert(transfer, (header, content));
+        let left = self.nodes[node].left;
+        self.give(node, Input::Incoming { transfer, header, left });
+    }
+
+    fn end_both(&mut self, node: usize, transfer: TransferId, end: &TransferEnd) {
+        let other = self.other_end(node, transfer);
+        self.end(node, transfer, end.clone());
+        self.end(1 - node, other, end.clone());
+    }
+}
+
+fn content(node: usize, worker: u32, step: u64) -> u64 {
+    step * 10 + 2 * node as u64 + u64::from(worker)
+}
+
+/// A checkpoint is held when all workers of the node have saved, and the other node has a copy then. An older one is
+/// freed when the newer one is whole.
+#[test]
+fn checkpoints_are_kept_and_copied() {
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    assert_eq!(pair.load(0, 0, 1), Some(None), "a first round has nothing to load");
+    assert_eq!(pair.save(0, 0, 1, 10), Some(Answer::Taken));
+    assert_eq!(pair.nodes[0].held(), []);
+    pair.save(0, 1, 1, 10);
+    assert_eq!(pair.nodes[0].held(), [(0, 10)]);
+    assert_eq!(pair.nodes[1].places(), [(10, PartPlace::Copy, false)]);
+    for worker in 0..2 {
+        pair.save(1, worker, 1, 10);
+    }
+    pair.save_all(1, 20);
+    assert_eq!(pair.nodes[0].places()[0], (10, PartPlace::Own, false));
+    // The copy of the newer one waits until the older one is whole.
+    assert_eq!(pair.nodes[0].held(), [(0, 10), (1, 10), (0, 20)]);
+    pair.whole(1, 10);
+    assert_eq!(pair.nodes[0].held(), [(0, 10), (1, 10), (0, 20), (1, 20)]);
+    pair.whole(1, 20);
+    assert_eq!(pair.nodes[0].held(), [(0, 20), (1, 20)]);
+    let newest = pair.ask(0, 1, 1, Ask::Newest);
+    assert_eq!(newest, Some(Answer::Newest(Some(20))));
+    // An echo that is late frees nothing.
+    pair.whole(1, 10);
+    assert_eq!(pair.nodes[0].held(), [(0, 20), (1, 20)]);
+}
+
+/// After a worker's death, each node gives its workers their own blocks. They are copied again only if they are missing.
+#[test]
+fn own_parts_are_loaded() {
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    pair.save_all(1, 10);
+    pair.save_all(1, 20);
+    pair.whole(1, 10);
+    for node in 0..2 {
+        pair.nodes[node].keeper.handle_round_over(pair.now);
+    }
+    pair.run();
+    pair.admit(2, [Some(plan(1, 20, &[])), Some(plan(1, 20, &[]))]);
+    assert_eq!(pair.nodes[1].held(), [(0, 20), (1, 20)]);
+    for (node, worker) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        assert_eq!(pair.load(node, worker, 2), Some(Some(content(node, worker, 20))));
+        assert_eq!(pair.load(node, worker, 2), Some(None), "a second time");
+    }
+    assert_eq!(pair.nodes[0].places()[0], (20, PartPlace::Own, false));
+    pair.whole(1, 20);
+    // The next one reuses buffers.
+    let before: Vec<u64> = pair.nodes[0].contents.keys().copied().collect();
+    pair.save_all(2, 30);
+    let after: Vec<u64> = pair.nodes[0].contents.keys().copied().collect();
+    assert_eq!((before.len(), before), (8, after));
+    assert_eq!(pair.load(0, 0, 2), Some(None));
+}
+
+/// A node that has lost its parts fetches them from the other one. If that one does not answer, the round ends.
+#[test]
+fn parts_are_fetched() {
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    pair.save_all(1, 10);
+    pair.nodes[0] = Bench::new(0, 100 * GB);
+    pair.nodes[1].keeper.handle_round_over(pair.now);
+    let plans = || [Some(plan(1, 10, &["n1:1"])), Some(plan(1, 10, &[]))];
+    pair.admit_one(1, 2, plans()[1].clone());
+    pair.admit_one(0, 2, plans()[0].clone());
+    assert_eq!(pair.nodes[0].held(), []);
+    pair.run();
+    assert_eq!(pair.load(0, 1, 2), Some(Some(content(0, 1, 10))));
+    assert_eq!(pair.load(0, 0, 2), Some(Some(content(0, 0, 10))));
+    assert!(pair.nodes[0].keeper.report().unwrap().fetch_time.is_some());
+    // The other node's part is copied to its new buddy.
+    assert_eq!(pair.nodes[0].held(), [(0, 10), (1, 10)]);
+
+    pair.nodes[0] = Bench::new(0, 100 * GB);
+    pair.is_connected = false;
+    pair.nodes[1].keeper.handle_round_over(pair.now);
+    pair.admit(3, plans());
+    assert_eq!(pair.load(0, 0, 3), None, "other ranks may have loaded it");
+    let unusable = pair.nodes[0].keeper.unusable().unwrap().clone();
+    let sources = vec!["n1:1".to_owned()];
+    assert_eq!(unusable.why, UnusableReason::SourceGone { sources });
+    assert_eq!(unusable.text, "n0 does not reach n1:1");
+    pair.admit(4, [None, None]);
+    assert_eq!(pair.nodes[0].keeper.unusable(), None);
+    assert_eq!(pair.load(0, 0, 4), Some(None));
+}
+
+/// Content that has changed is not given to a worker: the copy is used, and if that has changed too, the round ends.
+#[test]
+fn changed_content_is_noticed() {
+    for both in [false, true] {
+        let mut pair = Pair::new();
+        pair.admit(1, [None, None]);
+        pair.save_all(1, 10);
+        for node in &mut pair.nodes {
+            let torn = content(0, 1, 10);
+            let changed = node.contents.values_mut().filter(|content| **content == torn);
+            changed.for_each(|content| *content += 1_000);
+            node.keeper.handle_round_over(pair.now);
+            if !both {
+                break;
+            }
+        }
+        pair.nodes[1].keeper.handle_round_over(pair.now);
+        pair.admit(2, [Some(plan(1, 10, &[])), Some(plan(1, 10, &[]))]);
+        let loaded = pair.load(0, 1, 2);
+        if both {
+            assert_eq!(loaded, None);
+            let why = pair.nodes[0].keeper.unusable().unwrap().why.clone();
+            assert_eq!(why, UnusableReason::Sum);
+        } else {
+            assert_eq!(loaded, Some(Some(content(0, 1, 10))));
+            assert_eq!(pair.nodes[0].keeper.unusable(), None);
+        }
+    }
+}
+
+/// A third `save` waits until an older checkpoint is freed. A worker that dies while it saves leaves nothing.
+#[test]
+fn third_save_waits() {
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    pair.save_all(1, 10);
+    pair.save_all(1, 20);
+    assert_eq!(pair.ask_buffer(0, 0, 1, 30), None);
+    assert_eq!(pair.nodes[0].keeper.report().unwrap().waits_for_buffer, Some(GlobalRank(0)));
+    pair.whole(1, 10);
+    assert_eq!(pair.nodes[0].answers.get(&LocalRank(0)), None);
+    pair.wait(3);
+    pair.whole(1, 20);
+    let answer = pair.nodes[0].answers.get(&LocalRank(0)).cloned();
+    let Some(Answer::Buffer { waited, .. }) = answer else { panic!("{answer:?}") };
+    assert_eq!(waited, Duration::from_secs(3));
+    pair.save(0, 1, 1, 30);
+    pair.input(0, Input::WorkerGone { round: round(1), worker: LocalRank(0) });
+    pair.nodes[0].keeper.handle_round_over(pair.now);
+    assert_eq!(pair.nodes[0].held(), [(0, 20), (1, 20)]);
+    pair.admit(2, [Some(plan(1, 20, &[])), Some(plan(1, 20, &[]))]);
+    assert_eq!(pair.nodes[0].held(), [(0, 20), (1, 20)]);
+}
+
+/// Ranks that save different steps never have a whole checkpoint. After two minutes, nothing is saved any more, and the
+/// coordinator learns why.
+#[test]
+fn ranks_that_save_different_steps_go_on_without_memory() {
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    for (worker, step) in [(0, 10), (1, 11), (0, 20), (1, 21)] {
+        pair.save(0, worker, 1, step);
+    }
+    pair.wait(121);
+    let Some(Answer::Refused(why)) = pair.nodes[0].answers.get(&LocalRank(0)) else { panic!() };
+    assert!(why.contains("all ranks must save the same steps"), "{why}");
+    assert_eq!(pair.nodes[0].obstacle(), *why);
+    assert!(why.starts_with(OFF));
+    assert_eq!(pair.nodes[0].held(), []);
+    assert!(matches!(pair.save(0, 1, 1, 30), Some(Answer::Refused(_))));
+    // The next round tries again.
+    pair.admit(2, [None, None]);
+    assert_eq!(pair.save(0, 1, 2, 30), Some(Answer::Taken));
+}
+
+/// Without an answer of the other node, a copy is given up after a minute. Later ones are awaited no more, until one arrives.
+#[test]
+fn copies_are_given_up() {
+    let mut pair = Pair::new();
+    pair.is_connected = false;
+    pair.admit(1, [None, None]);
+    pair.save_all(1, 10);
+    pair.wait(59);
+    assert_eq!(pair.nodes[0].places(), [(10, PartPlace::Own, false)]);
+    pair.wait(40);
+    assert_eq!(pair.nodes[0].places(), [(10, PartPlace::Own, true)]);
+    assert_eq!(pair.nodes[0].obstacle(), "not copied from n0: n1:1 does not answer: no route");
+    pair.whole(1, 10);
+    pair.save_all(1, 20);
+    assert_eq!(pair.nodes[0].places()[1], (20, PartPlace::Own, true));
+    pair.is_connected = true;
+    pair.wait(31);
+    assert_eq!(pair.nodes[0].places().last().unwrap(), &(20, PartPlace::Copy, false));
+    assert_eq!(pair.nodes[0].obstacle(), "");
+}
+
+/// Parts never use more than the limit, and the reserve stays free. One line says what is missing.
+#[test]
+fn limit_and_reserve_are_kept() {
+    let mut pair = Pair::with_limit(3 * GB);
+    pair.admit(1, [None, None]);
+    pair.save_all(1, 10);
+    assert!(matches!(pair.ask_buffer(0, 0, 1, 20), Some(Answer::Buffer { .. })));
+    let answer = pair.ask_buffer(0, 1, 1, 20);
+    let Some(Answer::Refused(why)) = answer else { panic!("{answer:?}") };
+    assert_eq!(why, "off: n0 has 3.0 GB and needs 8.0 GB");
+
+    // Copies take nothing that a node needs for its own parts.
+    let mut pair = Pair::with_limit(5 * GB);
+    pair.admit(1, [None, None]);
+    pair.save_all(1, 10);
+    pair.save_all(1, 20);
+    pair.wait(100);
+    assert_eq!(pair.nodes[1].held(), [(1, 10), (1, 20)]);
+    assert_eq!(pair.nodes[0].obstacle(), "not copied from n0: n1:1 has no room");
+
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    pair.nodes[0].left.available = 2 * GB + GB / 2;
+    let answer = pair.ask_buffer(0, 0, 1, 10);
+    let why = "off: n0 has 0.5 GB to spare and needs 1.0 GB".to_owned();
+    assert_eq!(answer, Some(Answer::Refused(why)));
+
+    let mut pair = Pair::with_limit(0);
+    pair.admit(1, [None, None]);
+    let why = "off: n0 has --memory-limit 0".to_owned();
+    assert_eq!(pair.ask_buffer(0, 0, 1, 10), Some(Answer::Refused(why)));
+}
+
+/// When workers need the memory, copies go first, and then everything.
+#[test]
+fn memory_gives_way() {
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    pair.save_all(1, 10);
+    let short = Input::Left(MemoryLeft { available: GB, oom_kills: None });
+    pair.input(0, short.clone());
+    assert_eq!(pair.nodes[0].held(), [(0, 10)]);
+    assert_eq!(pair.nodes[0].contents.len(), 2);
+    assert_eq!(
+        pair.nodes[0].obstacle(),
+        "copies were dropped: n0 has 1.0 GB left, and keeps 2.0 GB free"
+    );
+    pair.input(0, short);
+    assert_eq!(pair.nodes[0].held(), []);
+    assert!(pair.nodes[0].contents.is_empty());
+    assert_eq!(pair.nodes[0].obstacle(), "off: n0 has 1.0 GB left, and keeps 2.0 GB free");
+    assert!(pair.nodes[0].sent.ends_with(&[Effect::WatchMemory(false)]));
+}
+
+/// If memory goes off before a rank has loaded, the rank does not begin from disk: others may have loaded.
+#[test]
+fn nobody_begins_from_disk_alone() {
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    pair.save_all(1, 10);
+    pair.admit(2, [Some(plan(1, 10, &[])), Some(plan(1, 10, &[]))]);
+    assert!(pair.load(0, 0, 2).unwrap().is_some());
+    pair.nodes[0].keeper.handle_off(pair.now, round(2), "off: n9 has 1 GB and needs 2 GB");
+    pair.run();
+    assert_eq!(pair.nodes[0].keeper.unusable(), None);
+    assert_eq!(pair.load(0, 1, 2), None);
+    assert_eq!(pair.nodes[0].keeper.unusable().unwrap().why, UnusableReason::Script);
+}
+
+/// A node without a place keeps the checkpoint with which the round has begun, and frees what is older than the newest whole
+/// one. Requests of an earlier round are ignored.
+#[test]
+fn outsider_keeps_the_plan() {
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    pair.save_all(1, 10);
+    pair.whole(1, 10);
+    pair.save_all(1, 20);
+    pair.nodes[0].keeper.handle_round_over(pair.now);
+    let now = pair.now;
+    pair.nodes[0].keeper.handle_wait(now, round(1), None);
+    assert_eq!(pair.nodes[0].held(), [(0, 10), (1, 10), (0, 20), (1, 20)]);
+    pair.nodes[0].keeper.handle_wait(now, round(2), Some(checkpoint(1, 20)));
+    pair.run();
+    assert_eq!(pair.nodes[0].held(), [(0, 20), (1, 20)]);
+    assert_eq!(pair.ask_buffer(0, 0, 1, 30), None);
+    pair.whole(2, 30);
+    assert_eq!(pair.nodes[0].held(), []);
+}
+
+/// A replicated state is held by each node, and not copied. All workers of a node load it.
+#[test]
+fn replicated_states_are_not_copied() {
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    for node in 0..2 {
+        let ask = Ask::Buffer { step: 10, bytes: GB, kind: STATE, is_replicated: true };
+        let Some(Answer::Buffer { buffer, .. }) = pair.ask(node, 0, 1, ask.clone()) else {
+            panic!()
+        };
+        pair.nodes[node].contents.insert(buffer.id, 4);
+        assert_eq!(pair.ask(node, 0, 1, Ask::Saved { step: 10, bytes: GB }), Some(Answer::Taken));
+        assert!(matches!(pair.ask(node, 1, 1, ask), Some(Answer::Refused(_))));
+    }
+    assert_eq!(pair.nodes[0].places(), [(10, PartPlace::Own, false)]);
+    assert_eq!(pair.nodes[0].keeper.report().unwrap().needed, 2 * GB);
+    pair.nodes[0] = Bench::new(0, 100 * GB);
+    pair.nodes[1].keeper.handle_round_over(pair.now);
+    pair.admit(2, [Some(plan(1, 10, &["n1:1"])), Some(plan(1, 10, &[]))]);
+    for worker in 0..2 {
+        assert_eq!(pair.load(0, worker, 2), Some(Some(4)));
+        assert_eq!(pair.load(1, worker, 2), Some(Some(4)));
+    }
+}
+
+/// The same step is not saved twice in a round, and a buffer that was not asked for is not taken.
+#[test]
+fn misuse_is_refused() {
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    pair.save_all(1, 10);
+    let why = "step 10 is not later than step 10, which is already saved".to_owned();
+    assert_eq!(pair.ask_buffer(0, 0, 1, 10), Some(Answer::Refused(why)));
+    let saved = pair.ask(0, 0, 1, Ask::Saved { step: 20, bytes: GB });
+    assert!(matches!(saved, Some(Answer::Refused(_))), "{saved:?}");
+    pair.ask_buffer(0, 0, 1, 20);
+    let saved = pair.ask(0, 0, 1, Ask::Saved { step: 20, bytes: GB + 1 });
+    assert!(matches!(saved, Some(Answer::Refused(_))), "{saved:?}");
+    // It may try again.
+    assert_eq!(pair.save(0, 0, 1, 20), Some(Answer::Taken));
+    let other = Ask::Buffer { step: 20, bytes: GB, kind: MemoryKind::Dcp, is_replicated: false };
+    assert!(matches!(pair.ask(0, 1, 1, other), Some(Answer::Refused(_))));
+}
+
+/// A script that cannot use the checkpoint ends the round.
+#[test]
+fn script_refuses() {
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    pair.save_all(1, 10);
+    pair.admit(2, [Some(plan(1, 10, &[])), Some(plan(1, 10, &[]))]);
+    let reason = "another model".to_owned();
+    let answer = pair.ask(0, 0, 2, Ask::Unusable { step: 10, reason: reason.clone() });
+    assert_eq!(answer, Some(Answer::Noted));
+    let unusable =
+        MemoryUnusable { checkpoint: checkpoint(1, 10), why: UnusableReason::Script, text: reason };
+    assert_eq!(pair.nodes[0].keeper.unusable(), Some(&unusable));
+}
