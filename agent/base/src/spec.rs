@@ -14,6 +14,7 @@ mod job_files;
 mod launch_method;
 mod launcher;
 mod limits;
+mod memory;
 mod metrics_listen;
 mod notices;
 mod output;
@@ -31,11 +32,7 @@ mod voters;
 use std::{collections::BTreeSet, net::SocketAddr, num::NonZeroU32, path::PathBuf, time::Duration};
 
 use nix::sys::signal::Signal;
-use ragent_rendezvous::{
-    ids::RunId,
-    settings::{MEMORY_COPIES_MAX, SharedSettings},
-    voter_count::VoterCount,
-};
+use ragent_rendezvous::{ids::RunId, settings::SharedSettings, voter_count::VoterCount};
 
 pub use self::{
     argument::Argument,
@@ -67,6 +64,7 @@ pub use self::{
     job_files::{JobFiles, JobPath},
     launch_method::LaunchMethod,
     launcher::LauncherGroup,
+    memory::MemorySpec,
     notices::NoticeSignal,
     output::{Output, PrefixValues, Sink},
     rdzv_conf::{RdzvConf, StorePorts},
@@ -117,6 +115,8 @@ pub struct JobSpec {
     pub node_rank: Option<u32>,
     /// The ports on which it may serve the workers' store.
     pub store_ports: StorePorts,
+    /// The checkpoints in the memory of this node.
+    pub memory: MemorySpec,
     /// True if the agent serves that store, rather than the worker with rank 0.
     pub shares_store: bool,
     /// The command of each worker.
@@ -281,7 +281,7 @@ impl JobSpec {
                 notice: errors.or_default(arguments.notice()),
                 no_progress_limit: errors.or_default(arguments.no_progress_limit()),
                 hang_auto: false,
-                memory_copies: MEMORY_COPIES_MAX,
+                memory_copies: errors.or_default(arguments.memory_copies()),
             },
             auth,
             credentials: Credentials::default(),
@@ -291,6 +291,11 @@ impl JobSpec {
             local_addr: local_addr.filter(|address| !address.is_empty()),
             node_rank,
             store_ports: conf.store_ports,
+            memory: MemorySpec {
+                limit: errors.or_default(arguments.memory_limit()),
+                ports: conf.memory_ports,
+                failure_domain: errors.or_default(arguments.failure_domain()),
+            },
             shares_store: matches!(rendezvous, RendezvousMethod::Static { .. })
                 || shared_store.is_none_or(|given| given.text != "1"),
             rendezvous,

@@ -312,6 +312,34 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub no_progress_limit: Option<String>,
+    /// Most memory on this node for checkpoints that scripts save by `ragent.checkpoint`, such as 200GiB. 0: none are kept [default: a
+    /// third of the memory]
+    #[arg(
+        long,
+        alias = "memory_limit",
+        value_name = "SIZE",
+        help_heading = FAILURES,
+        hide_short_help = true
+    )]
+    pub memory_limit: Option<String>,
+    /// Copies of these checkpoints on another node, 0 or 1, the same on all nodes [default: 1]
+    #[arg(
+        long,
+        alias = "memory_copies",
+        value_name = "0|1",
+        help_heading = FAILURES,
+        hide_short_help = true
+    )]
+    pub memory_copies: Option<String>,
+    /// Name of what this node is lost with, such as its rack. No copy stays there [default: $NODE_NAME, or the host]
+    #[arg(
+        long,
+        alias = "failure_domain",
+        value_name = "NAME",
+        help_heading = FAILURES,
+        hide_short_help = true
+    )]
+    pub failure_domain: Option<String>,
     /// Seconds to wait for GPUs that ended processes of the last round still hold. 0 does not wait [default: 30]
     #[arg(
         long,

@@ -102,7 +102,7 @@ impl NodeServices {
             script: spec.command.name(),
             // Measured at each registration.
             load: String::new(),
-            failure_domain: String::new(),
+            failure_domain: spec.memory.failure_domain.clone(),
             local_world_size: spec.local_world_size,
             node_rank: spec.node_rank,
             voter: member.cloned(),

@@ -602,6 +602,7 @@ impl NodeDriver<'_> {
                 let line = self.spec.lines.waiting(&wait, &endpoint, &self.spec.run_id);
                 line.iter().for_each(|line| telemetry::line(line));
             }
+            Action::Memory(_) => {}
             Action::Finish(_) => debug_assert!(false, "handled by the caller"),
         }
         Ok(())
