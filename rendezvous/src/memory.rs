@@ -10,7 +10,7 @@
 mod buddies;
 mod choose;
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 mod holdings;
 
 pub(crate) use self::{

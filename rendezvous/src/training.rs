@@ -39,8 +39,6 @@ pub struct Training {
     pub first_step: Duration,
     /// The newest checkpoint in memory with which a round has failed. Older ones are not used again.
     pub memory: Option<TriedCheckpoint>,
-    /// The number of processes that the kernel has killed for lack of memory, on nodes with checkpoints in memory.
-    pub memory_kills: u32,
 }
 
 /// A checkpoint in memory with which rounds have failed.

@@ -55,6 +55,9 @@ pub(super) struct Keeping {
     pub(super) gone: Gone,
     /// The reason why a checkpoint was last struck off; `None` if an earlier coordinator did it.
     pub(super) struck: Option<StrikeReason>,
+    /// The number of processes that the kernel has killed for lack of memory on nodes with parts, as far as this
+    /// coordinator knows.
+    pub(super) kills: u32,
     /// The number of processes that the kernel had killed on each host whose node with parts was lost, by host name.
     pub(super) lost_hosts: BTreeMap<String, u64>,
     /// True after a takeover, until the first round is formed: parts may still be reported.
@@ -77,6 +80,11 @@ struct Pair {
 }
 
 impl Keeping {
+    /// Returns the state at the beginning of another run.
+    pub(super) fn of_new_run(&self) -> Self {
+        Self { has_reports: self.has_reports, ..Self::default() }
+    }
+
     /// Adds the plan and the nodes for copies to an admission to the round.
     pub(super) fn complete(&self, admission: Admission) -> Admission {
         if admission.round != self.round {
@@ -163,6 +171,7 @@ impl Rendezvous {
             });
         }
         let before = std::mem::take(&mut self.keeping);
+        let is_off = self.job_state.training.is_memory_off();
         self.keeping = Keeping {
             round,
             pairs: self.pairs(table, before.has_reports),
@@ -170,14 +179,16 @@ impl Rendezvous {
             whole_since: before.whole_since,
             plan,
             workers,
+            off: before.off.filter(|_| is_off),
             gone: before.gone,
             struck: before.struck,
+            kills: before.kills,
             lost_hosts: before.lost_hosts,
             has_reports: before.has_reports,
             ..Keeping::default()
         };
         // Members of a round learn in each round that memory is off for the rest of the job.
-        self.has_guidance |= self.job_state.training.is_memory_off();
+        self.has_guidance |= is_off;
     }
 
     /// Returns the buddy and the ward of each node. A buddy without an address can keep nothing.

@@ -166,15 +166,14 @@ impl Rendezvous {
     }
 
     fn count_kill(&mut self, id: &NodeId, text: String) {
-        let kills = self.job_state.training.memory_kills.saturating_add(1);
-        self.job_state.training.memory_kills = kills;
+        self.keeping.kills = self.keeping.kills.saturating_add(1);
         let round = self.newest_round();
-        if kills >= KILLS_MAX && self.job_state.training.turn_memory_off(round) {
+        if self.keeping.kills >= KILLS_MAX && self.job_state.training.turn_memory_off(round) {
             warn!(node = %id, text, "checkpoints in memory are off for the rest of the job");
             self.event_of(None, id, EventKind::MemoryOff { reason: text.clone() });
             self.keeping.off = Some(text);
             self.has_guidance = true;
+            self.remember();
         }
-        self.remember();
     }
 }
