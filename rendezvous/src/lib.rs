@@ -43,6 +43,7 @@ pub mod known_job;
 pub mod limits;
 mod machine;
 pub mod member_reports;
+mod memory;
 pub mod message;
 mod notice_phase;
 mod owner_checks;

@@ -17,6 +17,9 @@ mod free_rounds;
 mod gathering;
 mod handing_over;
 mod journal;
+mod keeping;
+mod memory_status;
+mod memory_striking;
 mod noticing;
 mod owner_checks;
 mod progressing;
@@ -38,6 +41,7 @@ use std::{
 };
 
 use journal::Journal;
+use keeping::Keeping;
 use registering::Welcomed;
 use tracing::{debug, info};
 use voters::SilentVoters;
@@ -100,6 +104,7 @@ pub struct Rendezvous {
     is_save_due: bool,
     /// True if members must still receive a change of the notice.
     has_guidance: bool,
+    keeping: Keeping,
 }
 
 /// The availability of this coordinator for another round.
@@ -171,6 +176,7 @@ impl Rendezvous {
             last_request: None,
             is_save_due: false,
             has_guidance: false,
+            keeping: Keeping::default(),
         };
         rendezvous.roster.restore_tallies(now, &rendezvous.job_state.host_tallies);
         rendezvous.record_start(now);
@@ -218,7 +224,10 @@ impl Rendezvous {
 
     /// Handles a message of a node on an open stream.
     pub fn handle_message(&mut self, now: Instant, from: Peer, message: FromNode) {
-        let is_routine = matches!(message, FromNode::KeepAlive { .. } | FromNode::Progress { .. });
+        let is_routine = matches!(
+            message,
+            FromNode::KeepAlive { .. } | FromNode::Progress { .. } | FromNode::MemoryReport(_)
+        );
         let goes_on = if is_routine { self.begin_routine(now) } else { self.begin(now) };
         if !goes_on {
             return;
@@ -240,7 +249,8 @@ impl Rendezvous {
                 let reason = asks_reason.then(|| self.incomplete(now)).flatten();
                 let reason = reason.as_ref().map(Explanation::from);
                 let lease_left = self.lease_left(now);
-                self.send(from, ToNode::Echo { sequence, reason, lease_left, memory_whole: None });
+                let memory_whole = self.whole_in_memory();
+                self.send(from, ToNode::Echo { sequence, reason, lease_left, memory_whole });
                 return;
             }
             FromNode::Progress { text } => {
@@ -257,8 +267,12 @@ impl Rendezvous {
             }
             // The driver keeps it for the status of the job.
             FromNode::StoreUnreached(_) => return,
-            // The machine does not use them yet.
-            FromNode::MemoryReport(_) | FromNode::Digest(_) => return,
+            FromNode::MemoryReport(report) => {
+                self.handle_memory_report(now, &from.node, report);
+                return;
+            }
+            // The machine does not use it yet.
+            FromNode::Digest(_) => return,
             FromNode::CheckOwners(asked) => {
                 self.check_owners(&from.node, &asked);
                 return;
@@ -412,6 +426,7 @@ impl Rendezvous {
     /// Applies the state that a node has reported.
     fn on_report(&mut self, now: Instant, id: &NodeId) {
         self.note_requests(id);
+        self.note_kill(id);
         match &self.phase {
             Phase::Recovering(_) | Phase::Gathering(_) | Phase::Closed(_) => {}
             Phase::Running(_) => self.on_report_in_running(now, id),
@@ -473,6 +488,10 @@ impl Rendezvous {
 
     fn phase_deadline(&self) -> Option<Instant> {
         let Some(shared) = self.settings.shared else { return self.deadline_without_nodes() };
+        let is_forming = matches!(self.phase, Phase::Gathering(_) | Phase::Regathering(_));
+        if let Some(until) = self.keeping.deadline(self.advanced).filter(|_| is_forming) {
+            return Some(until);
+        }
         match &self.phase {
             Phase::Recovering(recovering) => self.recovery_deadline(recovering, shared),
             Phase::Gathering(gathering) => self.gathering_deadline(gathering, shared),

@@ -198,7 +198,7 @@ impl Roster {
         lease: Duration,
         young_until: Option<Instant>,
     ) -> bool {
-        let Registration { stream, node: description, report, .. } = registration;
+        let Registration { stream, node: description, report, memory, .. } = registration;
         let id = description.node_id.clone();
         let before = self.nodes.get(&id).map(|node| node.young_until);
         let was_young =
@@ -222,6 +222,7 @@ impl Roster {
                 saves_requested: report.requests.saves,
                 progress: None,
                 standbys: None,
+                memory: None,
                 last_seen: now,
                 sent: None,
                 tally,
@@ -235,6 +236,7 @@ impl Roster {
         let described = Arc::new(NodeDescription { node_rank, ..description });
         let before_this = mem::replace(&mut node.description, Arc::clone(&described));
         node.stream = stream;
+        node.memory = memory.map(Box::new);
         node.attached = true;
         node.sent = None;
         node.last_seen = now;

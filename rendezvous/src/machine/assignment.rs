@@ -59,7 +59,8 @@ impl Rendezvous {
             }
             Phase::Running(running) => match running.group.held(id) {
                 Some(GroupMember { rank, .. }) => {
-                    running.group.table.as_ref()?.admission(rank).map(Assignment::Admit)
+                    let admission = running.group.table.as_ref()?.admission(rank)?;
+                    Some(Assignment::Admit(self.keeping.complete(admission)))
                 }
                 None => Some(self.outsider(id, node)),
             },
@@ -95,7 +96,7 @@ impl Rendezvous {
             }
             NodeState::Preparing | NodeState::Ready { .. } | NodeState::Leaving { .. } => {
                 let (round, reason) = (self.newest_round(), self.why_waiting(node));
-                Assignment::Wait { round, reason, memory: None }
+                Assignment::Wait { round, reason, memory: self.kept_for_round() }
             }
         }
     }

@@ -26,6 +26,7 @@ impl Rendezvous {
         };
         info!(node = %id, host = %node.description.host_name, reason = how.kind(), "node lost");
         self.record_loss(&node, how);
+        self.forget_memory(now, &node);
         let (departure, since) = match how {
             _ if node.is_leaving() => (Departure::Left, node.last_seen),
             EvictReason::DeathNotice => (Departure::AgentEnded, now),
@@ -66,6 +67,7 @@ impl Rendezvous {
         info!(node = %id, "node has left");
         if let Some(node) = self.roster.remove_for_good(now, id) {
             self.departures.add(&node, Departure::Left, now);
+            self.forget_memory(now, &node);
             // At the end of a job, all nodes leave.
             if !matches!(self.phase, Phase::Closed(_)) {
                 let NodeDescription { node_id, host_name, .. } = &*node.description;

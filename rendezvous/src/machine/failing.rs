@@ -220,9 +220,10 @@ impl Rendezvous {
             host_name: failure.host_name.clone(),
             end: failure.end.without_text(),
             at: self.job_age(now),
-            began_from_memory: false,
+            began_from_memory: self.began_from_memory(round),
         };
         self.job_state.training.charge(charged);
+        self.strike_memory(round);
     }
 
     /// Returns the result of a job that has failed again and again before a new step; `None` if another start may

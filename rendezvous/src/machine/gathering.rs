@@ -143,6 +143,9 @@ impl Rendezvous {
     /// If other nodes could not reach the address of the master, the job is closed instead, because
     /// no node could change this by itself.
     pub(super) fn complete(&mut self, now: Instant, shared: SharedSettings) -> bool {
+        if self.keeping.is_waiting(now) {
+            return false;
+        }
         let room = shared.nodes.fit(self.candidates(shared));
         let survivors = self.survivors(room);
         let newcomers = self.newcomers(&survivors, room);
@@ -169,6 +172,10 @@ impl Rendezvous {
             self.close(JobResult::LoopbackMaster { address, host_name }, Failures::default());
             return true;
         }
+        let checkpoint = self.choose_checkpoint(&table);
+        if checkpoint.is_none() && self.waits_for_parts(now) {
+            return false;
+        }
         if self.count_free_round() {
             return true;
         }
@@ -189,6 +196,7 @@ impl Rendezvous {
             is_confirmed_dead: false,
         });
         self.record_admission(now, workers, newcomer_count);
+        self.begin_keeping(round, &table, checkpoint);
         self.remember();
         let group = Group::new(now, round, table, newcomers_to_a_group);
         self.enter(Phase::Running(Running {

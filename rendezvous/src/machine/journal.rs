@@ -315,6 +315,11 @@ impl Rendezvous {
         self.journal.phase_since = now;
     }
 
+    /// Records that the round begins with a checkpoint in memory.
+    pub(super) fn record_restored(&mut self, kind: EventKind) {
+        self.event(self.journal.admitted, None, kind);
+    }
+
     /// Records that all nodes of the round have started their workers.
     pub(super) fn record_workers_started(&mut self, now: Instant) {
         self.event(self.journal.admitted, None, EventKind::WorkersStarted);

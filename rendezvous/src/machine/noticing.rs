@@ -58,7 +58,7 @@ impl Rendezvous {
         if let Some((kind, until, text)) = self.pending_notice() {
             self.give_notice(now, kind, Some(until), text);
         } else if self.may_withdraw() {
-            self.end_phase(now, None, true);
+            self.end_phase(now, None, None, true);
         }
         if self.request_due_at().is_some_and(|due| due <= now) {
             self.is_save_due = false;
@@ -72,11 +72,13 @@ impl Rendezvous {
         let before = self.job_state.training.complete_step;
         // If the workers have done nothing since an earlier phase, its checkpoint is enough.
         let step = phase.saved_step(running.group.size).or(before);
-        if step.is_none() && phase.until.is_some_and(|until| now < until) {
+        let in_memory = if step.is_none() { self.saved_in_memory() } else { None };
+        let is_saved = step.or(in_memory).is_some();
+        if !is_saved && phase.until.is_some_and(|until| now < until) {
             return false;
         }
-        debug_assert!(phase.until <= Some(after(phase.since, shared.notice)) || step.is_some());
-        self.end_phase(now, step, false);
+        debug_assert!(phase.until <= Some(after(phase.since, shared.notice)) || is_saved);
+        self.end_phase(now, step, in_memory, false);
         true
     }
 
@@ -164,12 +166,19 @@ impl Rendezvous {
         self.remember();
     }
 
-    /// Ends the phase. `step` is what all ranks have saved.
-    fn end_phase(&mut self, now: Instant, step: Option<u64>, is_withdrawn: bool) {
+    /// Ends the phase. `step` is what all ranks have saved on disk, and `in_memory` what the next round finds in memory.
+    /// Only the former survives the end of the job.
+    fn end_phase(
+        &mut self,
+        now: Instant,
+        step: Option<u64>,
+        in_memory: Option<u64>,
+        is_withdrawn: bool,
+    ) {
         let Phase::Running(running) = &mut self.phase else { return };
         let Some(phase) = running.notice.take() else { return };
         let missing = missing_ranks(&running.group, &phase);
-        self.record_end_of_phase(now, &phase, step, missing, is_withdrawn);
+        self.record_end_of_phase(now, &phase, step.or(in_memory), missing, is_withdrawn);
         if is_withdrawn {
             self.has_guidance = true;
             return;
@@ -274,11 +283,14 @@ impl Rendezvous {
     /// Sends a member the newest notice of the round, if there was one.
     pub(super) fn send_guidance(&mut self, now: Instant, id: &NodeId) {
         let Phase::Running(running) = &self.phase else { return };
-        if !self.has_given_notice || running.group.held(id).is_none() {
+        let memory_off = self.memory_off();
+        let has_news = self.has_given_notice || memory_off.is_some();
+        if !has_news || running.group.held(id).is_none() {
             return;
         }
         let notice = running.notice.as_ref().map(|phase| phase.notice(now));
-        let guidance = Guidance { round: running.group.round, notice, ..Guidance::default() };
+        let round = running.group.round;
+        let guidance = Guidance { round, notice, memory_off, ..Guidance::default() };
         if let Some(peer) = self.roster.get(id).filter(|node| node.attached).map(|node| node.peer())
         {
             self.send(peer, ToNode::Guidance(guidance));

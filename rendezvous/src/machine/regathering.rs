@@ -77,6 +77,7 @@ impl Rendezvous {
                 | NodeState::Succeeded,
                 failure,
             ) => {
+                self.note_unusable_late(id);
                 self.record(id, failure.map(|failure| *failure));
                 self.record_sign_of_life_by_report(id);
             }

@@ -137,6 +137,8 @@ impl Rendezvous {
         if is_of_this_run || self.is_host(&id) {
             self.claim(&id, known_round);
         }
+        self.follow_memory(now, &id);
+        self.note_killed_agent(&id);
         if counts {
             self.on_report(now, &id);
         } else {

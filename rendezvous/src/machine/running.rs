@@ -17,6 +17,10 @@ use crate::{
 impl Rendezvous {
     /// Applies the state that a member has reported.
     pub(super) fn on_report_in_running(&mut self, now: Instant, id: &NodeId) {
+        if let Some(unusable) = self.unusable(id) {
+            self.end_unusable(now, id, unusable);
+            return;
+        }
         let Phase::Running(Running { group, notice, .. }) = &mut self.phase else {
             return;
         };

@@ -12,6 +12,7 @@ mod free_rounds;
 mod grant;
 mod handing_over;
 mod journal;
+mod keeping;
 mod leases;
 mod leaving;
 mod membership;

@@ -8,7 +8,10 @@ use std::{
 use crate::{
     flapping::Tally,
     ids::{Peer, RoundId, StreamNumber},
-    message::{Assignment, NodeDescription, NodeReport, NodeState, StandbyCounts, WaitReason},
+    message::{
+        Assignment, CheckpointId, MemoryReport, NodeDescription, NodeReport, NodeState,
+        StandbyCounts, WaitReason,
+    },
 };
 
 /// A node, as it last described itself.
@@ -36,6 +39,8 @@ pub(crate) struct RosterNode {
     pub(crate) progress: Option<Arc<str>>,
     /// The standbys that it last reported.
     pub(crate) standbys: Option<Arc<StandbyCounts>>,
+    /// The checkpoints in its memory, as last reported on its newest stream.
+    pub(crate) memory: Option<Box<MemoryReport>>,
     /// The time of its last message.
     pub(crate) last_seen: Instant,
     /// The assignment that was last sent on its newest stream.
@@ -51,8 +56,8 @@ pub(crate) struct RosterNode {
 /// The part of an [`Assignment`] that decides if another one must be sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum SentAssignment {
-    /// The node waits.
-    Wait(RoundId, WaitReason),
+    /// The node waits, and keeps its parts of that checkpoint.
+    Wait(RoundId, WaitReason, Option<CheckpointId>),
     /// The node runs that round.
     Admit(RoundId),
     /// The node stops that round.
@@ -68,7 +73,7 @@ pub(crate) enum SentAssignment {
 impl From<&Assignment> for SentAssignment {
     fn from(assignment: &Assignment) -> Self {
         match assignment {
-            Assignment::Wait { round, reason, memory: _ } => Self::Wait(*round, *reason),
+            Assignment::Wait { round, reason, memory } => Self::Wait(*round, *reason, *memory),
             Assignment::Admit(admission) => Self::Admit(admission.round),
             Assignment::Restart { round, reason: _, complete_step: _ } => Self::Restart(*round),
             Assignment::Evict { round, reason: _ } => Self::Evict(*round),

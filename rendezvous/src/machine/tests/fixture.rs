@@ -15,9 +15,9 @@ use crate::{
     },
     machine::Rendezvous,
     message::{
-        Admission, Assignment, EvictReason, FromNode, Guidance, KnownRound, NodeDescription,
-        NodeReport, NodeState, NoticeKind, Outcome, PROTOCOL_VERSION, RefuseReason, Registration,
-        ToNode, WaitReason, WorkerEnd, WorkerFailure,
+        Admission, Assignment, CheckpointId, EvictReason, FromNode, Guidance, KnownRound,
+        NodeDescription, NodeReport, NodeState, NoticeKind, Outcome, PROTOCOL_VERSION,
+        RefuseReason, Registration, ToNode, WaitReason, WorkerEnd, WorkerFailure,
     },
     settings::{JobState, Leases, NodeRange, Settings, SharedSettings},
     voter_count::VoterCount,
@@ -43,6 +43,16 @@ pub(super) struct Fixture {
     pub(super) admissions: BTreeMap<String, Admission>,
     /// The journal.
     pub(super) events: Vec<Event>,
+    /// What each node was last told about memory: what is whole, what it keeps while it waits, and why it is off.
+    pub(super) memory: BTreeMap<String, ToldAboutMemory>,
+}
+
+/// What a node was last told about memory.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(super) struct ToldAboutMemory {
+    pub(super) whole: Option<CheckpointId>,
+    pub(super) kept: Option<CheckpointId>,
+    pub(super) off: Option<String>,
 }
 
 /// An effect, reduced to what distinguishes it from others.
@@ -135,6 +145,7 @@ impl Fixture {
             rounds: BTreeMap::new(),
             admissions: BTreeMap::new(),
             events: Vec::new(),
+            memory: BTreeMap::new(),
         }
     }
 
@@ -380,6 +391,13 @@ impl Fixture {
         };
         assert_eq!(Some(&to.stream), self.registrations.get(to.node.as_str()), "an old stream");
         let name = known(&to);
+        let told = self.memory.entry(name.to_owned()).or_default();
+        match &message {
+            ToNode::Echo { memory_whole, .. } => told.whole = *memory_whole,
+            ToNode::Assignment(Assignment::Wait { memory, .. }) => told.kept = *memory,
+            ToNode::Guidance(guidance) => told.off.clone_from(&guidance.memory_off),
+            _ => {}
+        }
         match message {
             ToNode::Welcome(_) => Did::Welcome(name),
             ToNode::Refuse(reason) => Did::Refuse(name, reason),

@@ -1,0 +1,368 @@
+//! Keeps checkpoints in the memory of the nodes, so that a restart need not read them from disk.
+//!
+//! 1. Each node reports the parts that it holds. Only the newest report on its newest stream counts.
+//! 2. When a round is formed, the newest checkpoint is chosen that fits it (`memory/choose.rs`). Each admission
+//!    names the nodes that hold the member's part, and the *buddy* that keeps the copies of its next ones.
+//! 3. While the round runs, each echo names the newest checkpoint that is whole. Nodes free older ones.
+//! 4. A checkpoint is not used again after two charged rounds that began with it, or if a node cannot use it
+//!    (`memory_striking.rs`). Neither is any of a round in which memory went off.
+//!
+//! A job whose nodes report nothing about memory is not affected.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    num::NonZeroU32,
+    sync::OnceLock,
+    time::Instant,
+};
+
+use crate::{
+    event::{EventKind, StrikeReason},
+    ids::{GroupRank, NodeId, RoundId},
+    limits::{TAKEOVER_COURTESY, after},
+    machine::{Rendezvous, memory_status::Reported},
+    memory::{Chosen, Gone, Holdings, Place, Site, Source, buddies, choose},
+    message::{Admission, CheckpointId, MemoryReport, NoticeKind, PartPlace},
+    phase::{Phase, Running},
+    roster::{RosterNode, SentAssignment},
+    table::Table,
+};
+
+/// The checkpoints in memory of one round, and what matters across rounds.
+#[derive(Debug, Default)]
+pub(super) struct Keeping {
+    /// The round. After a takeover, it is none: the plan of the last round is not known.
+    pub(super) round: RoundId,
+    /// The checkpoint with which it has begun.
+    pub(super) plan: Option<Chosen>,
+    /// The buddy and the ward of each node, by group rank; empty if there are no copies.
+    pairs: Vec<Pair>,
+    pub(super) holdings: Holdings,
+    /// The newest checkpoint that was whole at some time in the round, by reports made in it. It never goes back:
+    /// nodes may have freed older ones.
+    pub(super) whole: Option<CheckpointId>,
+    /// The newest checkpoint that was whole in any round, and the time since then, for the status.
+    pub(super) whole_since: Option<(CheckpointId, Instant)>,
+    /// The newest checkpoint that has raised the step of the job.
+    reached: Option<CheckpointId>,
+    /// The number of workers of each node, if it is the same.
+    workers: Option<NonZeroU32>,
+    /// The reason why memory is off in the round.
+    pub(super) off: Option<String>,
+    /// The nodes on which the kernel has killed a worker of the round for lack of memory.
+    pub(super) killed: BTreeSet<NodeId>,
+    /// The sources that have not answered, across rounds.
+    pub(super) gone: Gone,
+    /// The reason why a checkpoint was last struck off; `None` if an earlier coordinator did it.
+    pub(super) struck: Option<StrikeReason>,
+    /// The number of processes that the kernel has killed for lack of memory on nodes with parts, as far as this
+    /// coordinator knows.
+    pub(super) kills: u32,
+    /// The number of processes that the kernel had killed on each host whose node with parts was lost, by host name.
+    pub(super) lost_hosts: BTreeMap<String, u64>,
+    /// True after a takeover, until the first round is formed: parts may still be reported.
+    pub(super) may_wait: bool,
+    /// The time until which the next round is not formed, because parts may still be reported.
+    waits_until: Option<Instant>,
+    /// What the nodes report, for the status; cleared when it changes.
+    pub(super) reported: OnceLock<Reported>,
+    /// True if any node has reported anything about memory.
+    pub(super) has_reports: bool,
+}
+
+/// The nodes with which one node exchanges copies.
+#[derive(Clone, Debug, Default)]
+struct Pair {
+    /// The address of the node that keeps its copies.
+    buddy: Option<String>,
+    /// The node whose copies it keeps.
+    ward: Option<GroupRank>,
+}
+
+impl Keeping {
+    /// Returns the state at the beginning of another run.
+    pub(super) fn of_new_run(&self) -> Self {
+        Self { has_reports: self.has_reports, ..Self::default() }
+    }
+
+    /// Adds the plan and the nodes for copies to an admission to the round.
+    pub(super) fn complete(&self, admission: Admission) -> Admission {
+        if admission.round != self.round {
+            return admission;
+        }
+        let rank = admission.group_rank;
+        let Pair { buddy, ward } = self.pairs.get(rank.0 as usize).cloned().unwrap_or_default();
+        let memory = self.plan.as_ref().map(|chosen| Box::new(chosen.plan(rank)));
+        Admission { memory, buddy, ward, ..admission }
+    }
+
+    /// Returns true if the next round is not formed yet, because parts may still be reported.
+    pub(super) fn is_waiting(&self, now: Instant) -> bool {
+        self.waits_until.is_some_and(|until| now < until)
+    }
+
+    /// Returns the end of this wait, if it is after `advanced`.
+    pub(super) fn deadline(&self, advanced: Instant) -> Option<Instant> {
+        self.waits_until.filter(|until| advanced < *until)
+    }
+
+    /// Returns true if a checkpoint that is newer than the plan was whole in the round.
+    pub(super) fn is_past_plan(&self) -> bool {
+        let planned = self.plan.as_ref().map(|chosen| chosen.checkpoint);
+        self.whole > planned
+    }
+}
+
+impl Rendezvous {
+    /// Returns the checkpoint with which a round of this table would begin.
+    pub(super) fn choose_checkpoint(&self, table: &Table) -> Option<Chosen> {
+        if !self.keeping.has_reports {
+            return None;
+        }
+        let places: Vec<Place<'_>> = table
+            .member_ranks()
+            .iter()
+            .map(|ranks| Place {
+                node: &ranks.node.node_id,
+                first_global_rank: ranks.first_global_rank,
+                local_ranks: ranks.node.local_world_size,
+            })
+            .collect();
+        let placed: BTreeSet<&NodeId> = places.iter().map(|place| place.node).collect();
+        let sources = self.roster.iter().filter_map(|(node, known)| {
+            let may_give = may_give(known) && (known.attached || placed.contains(node));
+            let report = known.memory.as_deref().filter(|_| may_give)?;
+            Some(Source { node, report })
+        });
+        let is_void = |checkpoint| self.job_state.training.is_void(checkpoint);
+        choose(sources, &places, is_void, &self.keeping.gone)
+    }
+
+    /// Returns true if the next round should wait once, because no checkpoint fits it: after a takeover, spares with
+    /// parts may register late.
+    pub(super) fn waits_for_parts(&mut self, now: Instant) -> bool {
+        let holds_any = |node: &RosterNode| {
+            node.memory.as_ref().is_some_and(|report| {
+                let is_void = |id| self.job_state.training.is_void(id);
+                report.parts.iter().any(|part| !is_void(part.checkpoint))
+            })
+        };
+        let waits = self.keeping.may_wait && self.roster.iter().any(|(_, node)| holds_any(node));
+        self.keeping.may_wait = false;
+        if waits {
+            self.keeping.waits_until = Some(after(now, TAKEOVER_COURTESY));
+        }
+        waits
+    }
+
+    /// Begins a round with a checkpoint that was chosen for its table.
+    pub(super) fn begin_keeping(&mut self, round: RoundId, table: &Table, plan: Option<Chosen>) {
+        let members = table.member_ranks();
+        let layout =
+            members.iter().map(|ranks| (ranks.first_global_rank, ranks.node.local_world_size));
+        let workers = members.first().map(|ranks| ranks.node.local_world_size);
+        let workers = workers
+            .filter(|workers| members.iter().all(|ranks| ranks.node.local_world_size == *workers));
+        if let Some(chosen) = &plan {
+            self.record_restored(EventKind::MemoryRestored {
+                step: chosen.checkpoint.step,
+                fetching: u32::try_from(chosen.sources.len()).unwrap_or(u32::MAX),
+                bytes: chosen.bytes,
+            });
+        }
+        let before = std::mem::take(&mut self.keeping);
+        let is_off = self.job_state.training.is_memory_off();
+        self.keeping = Keeping {
+            round,
+            pairs: self.pairs(table, before.has_reports),
+            holdings: Holdings::new(round, layout.collect()),
+            whole_since: before.whole_since,
+            plan,
+            workers,
+            off: before.off.filter(|_| is_off),
+            gone: before.gone,
+            struck: before.struck,
+            kills: before.kills,
+            lost_hosts: before.lost_hosts,
+            has_reports: before.has_reports,
+            ..Keeping::default()
+        };
+        // Members of a round learn in each round that memory is off for the rest of the job.
+        self.has_guidance |= is_off;
+    }
+
+    /// Returns the buddy and the ward of each node. A buddy without an address can keep nothing.
+    fn pairs(&self, table: &Table, has_reports: bool) -> Vec<Pair> {
+        let copies = self.settings.shared.map_or(0, |shared| shared.memory_copies);
+        if copies == 0 || !has_reports {
+            return Vec::new();
+        }
+        let members = table.member_ranks();
+        let sites: Vec<Site<'_>> = members
+            .iter()
+            .map(|ranks| Site {
+                host_name: &ranks.node.host_name,
+                failure_domain: &ranks.node.failure_domain,
+            })
+            .collect();
+        let buddies = buddies(&sites);
+        let mut pairs = vec![Pair::default(); members.len()];
+        for (rank, buddy) in (0..).map(GroupRank).zip(buddies) {
+            let Some(buddy) = buddy.map(|buddy| buddy.0 as usize) else { continue };
+            let keeper = members.get(buddy).and_then(|ranks| self.roster.get(&ranks.node.node_id));
+            let address = keeper.and_then(|node| node.memory.as_ref()?.address.clone());
+            if address.is_none() {
+                continue;
+            }
+            if let Some(pair) = pairs.get_mut(buddy) {
+                pair.ward = Some(rank);
+            }
+            if let Some(pair) = pairs.get_mut(rank.0 as usize) {
+                pair.buddy = address;
+            }
+        }
+        pairs
+    }
+
+    /// Handles a report of a node about its memory.
+    pub(super) fn handle_memory_report(&mut self, now: Instant, id: &NodeId, report: MemoryReport) {
+        let Some(node) = self.roster.get_mut(id) else { return };
+        node.memory = Some(Box::new(report));
+        self.follow_memory(now, id);
+        if self.has_guidance || self.saved_in_memory().is_some() {
+            // The round may end with this.
+            self.counted.take();
+            self.advance(now);
+        }
+    }
+
+    /// Applies what a node has last reported about its memory, also with a registration.
+    pub(super) fn follow_memory(&mut self, now: Instant, id: &NodeId) {
+        let Some(node) = self.roster.get(id) else { return };
+        let Some(report) = node.memory.as_deref() else {
+            if self.keeping.has_reports {
+                self.hold(now, id);
+            }
+            return;
+        };
+        let (round, obstacle) = (report.round, report.obstacle.clone());
+        self.keeping.has_reports = true;
+        self.hold(now, id);
+        if let Some(why) = obstacle.as_deref().and_then(|text| text.strip_prefix(OFF)) {
+            self.turn_memory_off_in(round, id, why);
+        }
+    }
+
+    /// Counts the parts of a member, or of one that is gone.
+    fn hold(&mut self, now: Instant, id: &NodeId) {
+        self.keeping.reported.take();
+        let Some(group) = self.phase.group().filter(|group| group.round == self.keeping.round)
+        else {
+            return;
+        };
+        let Some(member) = group.member(id) else { return };
+        let round = group.round;
+        let node = self.roster.get(id).filter(|_| member.is_held());
+        // What was reported before the admission may be freed by now.
+        let report = node.and_then(|node| node.memory.as_deref());
+        let parts =
+            report.filter(|report| report.round == round).map_or(&[][..], |report| &report.parts);
+        self.keeping.holdings.record(now, member.rank, parts);
+        let newest = self.keeping.holdings.newest_whole();
+        if newest > self.keeping.whole {
+            self.keeping.whole = newest;
+            let known = self.keeping.whole_since.map(|(checkpoint, _)| checkpoint);
+            if known != newest {
+                self.keeping.whole_since = newest.map(|checkpoint| (checkpoint, now));
+            }
+        }
+        let complete = self.keeping.holdings.newest_complete();
+        if complete > self.keeping.reached && matches!(self.phase, Phase::Running(_)) {
+            self.keeping.reached = complete;
+            complete.into_iter().for_each(|checkpoint| self.reach_in_memory(checkpoint));
+        }
+    }
+
+    /// Notes that all ranks have saved a step in memory. Like a checkpoint on disk, it raises the highest step.
+    fn reach_in_memory(&mut self, checkpoint: CheckpointId) {
+        let step = checkpoint.step;
+        self.job_state.training.reach(step);
+        self.steps.record_saved(checkpoint.round, step);
+        if self.job_state.training.complete_step.is_some_and(|saved| saved < step) {
+            self.forget_complete_step();
+        }
+    }
+
+    /// Forgets the parts of a node that was just removed. Remembers how many processes the kernel had killed on it.
+    pub(super) fn forget_memory(&mut self, now: Instant, node: &RosterNode) {
+        let Some(report) = node.memory.as_deref() else { return };
+        self.hold(now, &node.description.node_id);
+        self.remember_kills(&node.description.host_name, report);
+    }
+
+    /// Returns the checkpoint that echoes name: the newest one of the running round that is whole.
+    pub(super) fn whole_in_memory(&self) -> Option<CheckpointId> {
+        let Phase::Running(_) = &self.phase else { return None };
+        self.keeping.whole
+    }
+
+    /// Returns the checkpoint whose parts a node without a place keeps: that of the newest round.
+    pub(super) fn kept_for_round(&self) -> Option<CheckpointId> {
+        let group = self.phase.group().filter(|group| group.round == self.keeping.round);
+        let plan = group.and(self.keeping.plan.as_ref())?;
+        Some(plan.checkpoint).filter(|checkpoint| !self.job_state.training.is_void(*checkpoint))
+    }
+
+    /// Returns the step of a checkpoint in memory that makes it useless to wait for one on disk, before nodes leave
+    /// or join. It was saved since the notice, the other nodes hold all of its parts, and it fits the next round.
+    ///
+    /// Called for each report while a phase lasts, so it visits only the leavers and the spares. If it is not certain
+    /// that the next round has the same ranks, this returns `None`, and the phase goes on as it would without memory.
+    pub(super) fn saved_in_memory(&self) -> Option<u64> {
+        let Phase::Running(Running { group, notice: Some(phase), .. }) = &self.phase else {
+            return None;
+        };
+        let is_suitable = matches!(phase.kind, NoticeKind::Leave | NoticeKind::Members);
+        let is_usable = group.round == self.keeping.round && self.memory_off().is_none();
+        if !is_suitable || !is_usable || !phase.ends_round() {
+            return None;
+        }
+        let shared = self.settings.shared?;
+        let noticed = self.roster.noticed().keys().chain(group.leavers());
+        let leavers = noticed.chain(phase.leavers.iter().map(|(_, id)| id));
+        let leavers: BTreeSet<GroupRank> =
+            leavers.filter_map(|id| Some(group.member(id)?.rank)).collect();
+        let (checkpoint, is_replicated) =
+            self.keeping.holdings.held_without(&leavers, phase.since)?;
+        let size = group.size as usize;
+        let (staying, ready) = (size.saturating_sub(leavers.len()), self.roster.ready());
+        let next = shared.nodes.fit(staying + ready.len());
+        let may_fetch = self.keeping.pairs.iter().any(|pair| pair.buddy.is_some());
+        let is_alike = |id: &NodeId| {
+            let workers = self.roster.get(id).map(|node| node.description.local_world_size);
+            workers == self.keeping.workers
+        };
+        let fits = if is_replicated {
+            next >= shared.nodes.min() as usize
+        } else {
+            let keeps_ranks = next == size && !shared.fixed_ranks;
+            keeps_ranks && self.keeping.workers.is_some() && ready.iter().all(is_alike)
+        };
+        (fits && (may_fetch || next <= staying)).then_some(checkpoint.step)
+    }
+
+    /// Returns true if a node holds any part for itself or another one.
+    pub(super) fn has_parts(report: &MemoryReport) -> bool {
+        report.parts.iter().any(|part| part.place != PartPlace::Leftover)
+    }
+}
+
+/// The beginning of an obstacle because of which memory must be off on all nodes.
+pub(super) const OFF: &str = "off: ";
+
+/// Returns true if other nodes may fetch parts from a node: it is not about to leave, and was not evicted. A
+/// quarantined node gives its parts.
+fn may_give(node: &RosterNode) -> bool {
+    let is_evicted = matches!(node.sent, Some(SentAssignment::Evict(_)));
+    !node.is_leaving() && node.report.notice.is_none() && !is_evicted
+}

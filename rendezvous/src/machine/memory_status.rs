@@ -1,0 +1,150 @@
+//! Describes the checkpoints in memory for people.
+
+use std::time::{Duration, Instant};
+
+use crate::{
+    event::StrikeReason,
+    ids::GlobalRank,
+    limits::millis,
+    machine::Rendezvous,
+    message::{CheckpointId, LINE_MAX, MemoryReport},
+    snapshot::MemoryStatus,
+    table::Table,
+};
+
+/// What the nodes report, merged.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reported {
+    has_parts: bool,
+    /// The memory that the node with the largest parts needs, and the most that it may use.
+    needed: u64,
+    limit: u64,
+    cost: Option<Duration>,
+    /// The obstacle of the member with the lowest rank that has one.
+    obstacle: Option<String>,
+    /// The lowest rank whose `save` waits.
+    waits: Option<GlobalRank>,
+}
+
+impl Reported {
+    fn add(&mut self, report: &MemoryReport) {
+        self.has_parts |= !report.parts.is_empty();
+        if (self.needed, self.limit) < (report.needed, report.limit) {
+            (self.needed, self.limit) = (report.needed, report.limit);
+        }
+        self.cost = self.cost.max(report.cost);
+    }
+
+    fn add_member(&mut self, report: &MemoryReport) {
+        if self.obstacle.is_none() {
+            self.obstacle.clone_from(&report.obstacle);
+        }
+        // The reason of a wait matters more than another one.
+        if self.waits.is_none() && report.waits_for_buffer.is_some() {
+            self.waits = report.waits_for_buffer;
+            self.obstacle = report.obstacle.clone().or_else(|| self.obstacle.take());
+        }
+    }
+}
+
+impl Rendezvous {
+    /// Returns the state of the checkpoints in memory; `None` if the script has saved none.
+    pub(super) fn memory_status(&self, now: Instant) -> Option<MemoryStatus> {
+        let off = self.memory_off();
+        if !self.keeping.has_reports && off.is_none() {
+            return None;
+        }
+        let reported = self.keeping.reported.get_or_init(|| self.reported());
+        let is_void = |id: &CheckpointId| self.job_state.training.is_void(*id);
+        let planned = self.keeping.plan.as_ref().map(|plan| plan.checkpoint);
+        let newest = self.keeping.whole.max(planned).filter(|id| !is_void(id));
+        let used = reported.has_parts || reported.waits.is_some() || newest.is_some();
+        if !used && off.is_none() {
+            return None;
+        }
+        let is_copied = newest.is_some_and(|id| self.keeping.holdings.is_copied(id));
+        let since = self.keeping.whole_since.filter(|(id, _)| Some(*id) == newest);
+        let mut text = self.memory_text(off, reported, newest, is_copied);
+        if let Some(text) = &mut text {
+            text.truncate(text.floor_char_boundary(LINE_MAX));
+        }
+        Some(MemoryStatus {
+            step: newest.map(|id| id.step),
+            is_copied,
+            age_ms: since.map(|(_, since)| millis(now.saturating_duration_since(since))),
+            cost_ms: reported.cost.map(millis),
+            needed: reported.needed,
+            limit: reported.limit,
+            text,
+        })
+    }
+
+    fn reported(&self) -> Reported {
+        let mut reported = Reported::default();
+        for (_, node) in self.roster.iter() {
+            node.memory.iter().for_each(|report| reported.add(report));
+        }
+        let table = self.phase.group().and_then(|group| group.table.as_ref());
+        for ranks in table.map_or(&[][..], Table::member_ranks) {
+            let node = self.roster.get(&ranks.node.node_id);
+            if let Some(report) = node.and_then(|node| node.memory.as_deref()) {
+                reported.add_member(report);
+            }
+        }
+        reported
+    }
+
+    /// Returns the reason why there is no newer checkpoint or no copy. Agents have written the reasons that only they
+    /// know.
+    fn memory_text(
+        &self,
+        off: Option<String>,
+        reported: &Reported,
+        newest: Option<CheckpointId>,
+        is_copied: bool,
+    ) -> Option<String> {
+        if let Some(why) = off {
+            return Some(format!("off: {why}"));
+        }
+        let obstacle = reported.obstacle.as_deref();
+        let is_sentence = |text: &str| {
+            let beginnings = ["no copies: ", "off: ", "waits: "];
+            beginnings.iter().any(|beginning| text.starts_with(beginning))
+        };
+        match (obstacle, reported.waits, newest) {
+            (Some(text), _, _) if is_sentence(text) => Some(text.to_owned()),
+            (Some(text), Some(_), _) => Some(format!("waits: {text}")),
+            (None, Some(rank), _) => Some(format!("waits: rank {rank} waits for memory")),
+            (Some(text), None, Some(id)) if !is_copied => {
+                Some(format!("step {} whole, not copied: {text}", grouped(id.step)))
+            }
+            (Some(text), None, _) => Some(text.to_owned()),
+            (None, None, None) => self.struck_text(),
+            (None, None, Some(_)) => None,
+        }
+    }
+
+    fn struck_text(&self) -> Option<String> {
+        let step = grouped(self.job_state.training.struck()?.step);
+        Some(match self.keeping.struck {
+            Some(StrikeReason::Failures) => format!("struck off: two failures after step {step}"),
+            Some(StrikeReason::Sum) => format!("struck off: the checksum of step {step} is wrong"),
+            Some(StrikeReason::Script) => format!("struck off: the script has refused step {step}"),
+            // An earlier coordinator knew.
+            None => format!("struck off: step {step}"),
+        })
+    }
+}
+
+/// Returns a number with a comma after each thousand.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}

@@ -1,0 +1,611 @@
+//! Checkpoints in the memory of the nodes: plans, copies, strikes, and memory that is off.
+
+use std::time::Duration;
+
+use super::{
+    fixture::{Did, Fixture, SECOND, failure, ready},
+    grant::take_over,
+};
+use crate::{
+    event::{EventKind, StrikeReason},
+    ids::{GlobalRank, GroupRank},
+    memory::fixture::{alone, checkpoint, part, replicated},
+    message::{
+        CheckpointId, FromNode, MemoryReport, MemoryUnusable, NodeNotice, NodeReport, NodeState,
+        OomKill, Part, PartPlace, RestartReason, UnusableReason, WorkerFailure,
+    },
+    snapshot::MemoryStatus,
+};
+
+const OWN: PartPlace = PartPlace::Own;
+const COPY: PartPlace = PartPlace::Copy;
+
+impl Fixture {
+    /// Returns what `name` reports about its memory. It offers its parts at `NAME:1`.
+    fn memory_of(&self, name: &str, parts: &[Part]) -> MemoryReport {
+        let round = self.rounds.get(name).copied().unwrap_or_default();
+        let address = Some(format!("{name}:1"));
+        MemoryReport { round, parts: parts.to_vec(), address, ..MemoryReport::default() }
+    }
+
+    /// Opens a stream of `name`, which is ready and holds these parts.
+    fn join_holding(&mut self, name: &'static str, parts: &[Part]) -> Vec<Did> {
+        let report = self.memory_of(name, parts);
+        self.join_reporting(name, report)
+    }
+
+    fn join_reporting(&mut self, name: &'static str, report: MemoryReport) -> Vec<Did> {
+        let mut registration = self.registration_of(name, ready());
+        registration.memory = Some(report);
+        self.register_with(registration)
+    }
+
+    /// Reports that `name` holds these parts.
+    fn hold(&mut self, name: &str, parts: &[Part]) -> Vec<Did> {
+        let report = self.memory_of(name, parts);
+        self.message(name, FromNode::MemoryReport(report))
+    }
+
+    /// Reports an obstacle of `name`.
+    fn obstacle(&mut self, name: &str, parts: &[Part], text: &str) -> Vec<Did> {
+        let report = self.memory_of(name, parts);
+        let obstacle = Some(text.to_owned());
+        self.message(name, FromNode::MemoryReport(MemoryReport { obstacle, ..report }))
+    }
+
+    /// Reports that `a` and `b` hold their own parts of this checkpoint, and the copies of each other.
+    fn hold_both(&mut self, id: CheckpointId) {
+        self.hold("a", &[part(id, 0, 2, OWN), part(id, 1, 2, COPY)]);
+        self.hold("b", &[part(id, 1, 2, OWN), part(id, 0, 2, COPY)]);
+    }
+
+    /// Returns the checkpoint with which `name` begins its round, and the sources of its part.
+    fn plan(&self, name: &str) -> Option<(CheckpointId, Vec<String>)> {
+        let plan = self.admissions[name].memory.clone()?;
+        Some((plan.checkpoint, plan.sources))
+    }
+
+    fn whole(&mut self, name: &str) -> Option<CheckpointId> {
+        self.keep_alive(&[name]);
+        self.memory[name].whole
+    }
+
+    /// Lets a worker of `b` fail, and forms the next round of `a` and `b`.
+    fn fail_both(&mut self) {
+        self.fail_both_with(failure("b", Duration::ZERO));
+    }
+
+    fn fail_both_with(&mut self, failure: WorkerFailure) {
+        let before = self.admissions["a"].round;
+        self.report_failure("b", failure);
+        self.back("a");
+        self.back("b");
+        assert!(before < self.admissions["a"].round, "another round has begun");
+        self.report("a", NodeState::Running);
+        self.report("b", NodeState::Running);
+    }
+
+    fn kinds(&self) -> impl Iterator<Item = &EventKind> {
+        self.events.iter().map(|event| &event.kind)
+    }
+
+    fn status(&self) -> MemoryStatus {
+        self.machine.snapshot(self.now).memory.expect("there is memory")
+    }
+
+    fn unusable(&mut self, name: &str, checkpoint: CheckpointId, why: UnusableReason) -> Vec<Did> {
+        let report = self.unusable_report(name, checkpoint, why);
+        self.message(name, FromNode::NodeReport(report))
+    }
+
+    fn unusable_report(
+        &self,
+        name: &str,
+        checkpoint: CheckpointId,
+        why: UnusableReason,
+    ) -> NodeReport {
+        let round = self.rounds[name];
+        let unusable = MemoryUnusable { checkpoint, why, text: String::new() };
+        let memory_unusable = Some(Box::new(unusable));
+        NodeReport { memory_unusable, ..NodeReport::new(round, NodeState::Running) }
+    }
+}
+
+/// A job of nodes that keep checkpoints. The names are in the order of their ranks.
+fn running_with(mut t: Fixture, names: &[&'static str]) -> Fixture {
+    for name in names {
+        t.join_holding(name, &[]);
+    }
+    while t.admissions.len() < names.len() {
+        t.keep_all_alive();
+        t.advance(SECOND);
+    }
+    names.iter().for_each(|name| drop(t.report(name, NodeState::Running)));
+    t
+}
+
+fn running(min: u32, max: u32, names: &[&'static str]) -> Fixture {
+    let t = Fixture::with(min, max, |shared| {
+        shared.timeouts.shrink = Duration::ZERO;
+        shared.max_restarts = 10;
+    });
+    running_with(t, names)
+}
+
+fn id(step: u64) -> CheckpointId {
+    checkpoint(1, step)
+}
+
+fn planned(id: CheckpointId, sources: &[&str]) -> Option<(CheckpointId, Vec<String>)> {
+    Some((id, sources.iter().map(|text| (*text).to_owned()).collect()))
+}
+
+/// After a worker's death, each node begins with its own part. Each has the other as its buddy.
+#[test]
+fn worker_dies() {
+    let mut t = running(2, 2, &["a", "b"]);
+    let pair =
+        |t: &Fixture, name: &str| (t.admissions[name].buddy.clone(), t.admissions[name].ward);
+    assert_eq!(pair(&t, "a"), (Some("b:1".to_owned()), Some(GroupRank(1))));
+    assert_eq!(pair(&t, "b"), (Some("a:1".to_owned()), Some(GroupRank(0))));
+    assert_eq!(t.plan("a"), None);
+    t.hold_both(id(10));
+    assert_eq!(t.whole("a"), Some(id(10)));
+    t.fail_both();
+    let training = &t.job_state.training;
+    assert_eq!((training.highest_step, training.saved_step), (Some(10), None), "it is on no disk");
+    assert_eq!((t.plan("a"), t.plan("b")), (planned(id(10), &[]), planned(id(10), &[])));
+    assert!(t.job_state.training.charged_rounds.iter().all(|round| !round.began_from_memory));
+    let restored = EventKind::MemoryRestored { step: 10, fetching: 0, bytes: 0 };
+    assert!(t.kinds().any(|kind| *kind == restored));
+    // A repeated admission is the same.
+    let before = t.admissions["a"].clone();
+    t.register("a", NodeState::Running);
+    assert_eq!(t.admissions["a"], before);
+}
+
+/// A spare that takes the place of a lost node fetches its part from the buddy. It keeps what it may have to give.
+#[test]
+fn node_is_lost() {
+    let mut t = running(2, 2, &["a", "b"]);
+    t.join_holding("x", &[]);
+    t.hold_both(id(10));
+    t.die("a");
+    t.back("b");
+    assert_eq!(t.admissions["b"].group_rank, GroupRank(0));
+    assert_eq!((t.plan("b"), t.plan("x")), (planned(id(10), &[]), planned(id(10), &["b:1"])));
+    assert!(
+        t.kinds()
+            .any(|kind| matches!(kind, EventKind::MemoryRestored { fetching: 1, bytes: 10, .. }))
+    );
+    t.join_holding("y", &[]);
+    assert_eq!(t.memory["y"].kept, Some(id(10)), "a spare keeps its parts of it");
+}
+
+/// Without an address, a node gives nothing to others. Own parts still serve after a worker's death.
+#[test]
+fn nothing_crosses_the_network_without_a_secret() {
+    let mut t = Fixture::with(2, 2, |shared| shared.timeouts.shrink = Duration::ZERO);
+    let mute = |t: &Fixture, name: &str, parts: &[Part]| MemoryReport {
+        address: None,
+        ..t.memory_of(name, parts)
+    };
+    for name in ["a", "b", "x"] {
+        let report = mute(&t, name, &[]);
+        t.join_reporting(name, report);
+    }
+    t.report("a", NodeState::Running);
+    t.report("b", NodeState::Running);
+    assert_eq!((&t.admissions["a"].buddy, t.admissions["a"].ward), (&None, None));
+    for (name, rank) in [("a", 0), ("b", 1)] {
+        let report = mute(&t, name, &[alone(part(id(10), rank, 2, OWN))]);
+        t.message(name, FromNode::MemoryReport(report));
+    }
+    assert_eq!(t.whole("b"), Some(id(10)));
+    assert!(!t.status().is_copied);
+    t.fail_both();
+    assert_eq!(t.plan("a"), planned(id(10), &[]));
+    t.die("a");
+    t.back("b");
+    assert_eq!((t.admissions["x"].round.round.0, t.plan("x"), t.plan("b")), (3, None, None));
+}
+
+/// With another number of nodes, only a replicated checkpoint fits.
+#[test]
+fn group_shrinks() {
+    for is_replicated in [false, true] {
+        let mut t = running(1, 2, &["a", "b"]);
+        let of = |rank| match is_replicated {
+            true => replicated(part(id(10), rank, 2, OWN)),
+            false => part(id(10), rank, 2, OWN),
+        };
+        t.hold("a", &[of(0)]);
+        t.hold("b", &[of(1)]);
+        t.die("b");
+        t.back("a");
+        let plan = planned(id(10), &[]).filter(|_| is_replicated);
+        assert_eq!((t.admissions["a"].round.round.0, t.plan("a")), (2, plan));
+        assert_eq!(t.admissions["a"].buddy, None, "the node is alone");
+    }
+}
+
+/// If a part is held by no node, all begin from disk.
+#[test]
+fn missing_part() {
+    let mut t = running(2, 2, &["a", "b"]);
+    t.hold("a", &[part(id(10), 0, 2, OWN)]);
+    t.hold("b", &[part(id(20), 1, 2, OWN)]);
+    assert_eq!(t.whole("a"), None);
+    t.fail_both();
+    assert_eq!((t.plan("a"), t.plan("b")), (None, None));
+}
+
+/// What was reported before the admission is not yet held for the round, although a plan may use it.
+#[test]
+fn earlier_reports_make_nothing_whole() {
+    let mut t = running(2, 2, &["a", "b"]);
+    t.hold_both(id(10));
+    t.fail_both();
+    assert_eq!(t.whole("a"), None);
+    t.hold("a", &[part(id(10), 0, 2, OWN), part(id(10), 1, 2, COPY)]);
+    let late = MemoryReport {
+        round: checkpoint(1, 0).round,
+        ..t.memory_of("b", &[part(id(10), 1, 2, OWN), part(id(10), 0, 2, COPY)])
+    };
+    t.message("b", FromNode::MemoryReport(late));
+    assert_eq!(t.whole("a"), None);
+    t.hold_both(id(10));
+    assert_eq!(t.whole("a"), Some(id(10)));
+}
+
+/// Nodes that register with another coordinator bring their parts. The strikes are part of the job's state.
+#[test]
+fn takeover() {
+    let mut t = running(2, 2, &["a", "b"]);
+    t.hold_both(id(10));
+    t.fail_both();
+    t.hold_both(id(10));
+    t.fail_both();
+    assert_eq!(
+        t.job_state.training.memory.map(|tried| (tried.checkpoint, tried.tries)),
+        Some((id(10), 1))
+    );
+    t.restart_coordinator();
+    for (name, rank) in [("a", 0), ("b", 1)] {
+        t.join_holding(name, &[part(id(10), rank, 2, OWN)]);
+    }
+    assert_eq!(t.plan("a"), planned(id(10), &[]));
+    assert!(!t.is_struck(id(10)), "a takeover does not count");
+    t.report("a", NodeState::Running);
+    t.report("b", NodeState::Running);
+    t.fail_both();
+    assert!(t.is_struck(id(10)));
+    assert_eq!(t.plan("a"), None);
+}
+
+impl Fixture {
+    fn is_struck(&self, id: CheckpointId) -> bool {
+        self.job_state.training.is_void(id)
+    }
+}
+
+/// After a takeover, a round waits once for parts of spares that register late, if no checkpoint fits without them.
+#[test]
+fn parts_may_be_late_after_a_takeover() {
+    for is_late in [false, true] {
+        let mut t = running(1, 2, &["a", "b"]);
+        t.join_holding("x", &[]);
+        t.hold("a", &[part(id(10), 0, 2, OWN)]);
+        take_over(&mut t, Duration::ZERO, None);
+        let held = [[part(id(10), 0, 2, OWN)], [part(id(10), 1, 2, PartPlace::Leftover)]];
+        t.join_holding("a", &held[0]);
+        t.join_holding("b", &[]);
+        t.back("a");
+        let did = t.back("b");
+        assert!(!did.iter().any(|did| matches!(did, Did::Admit(..))), "{did:?}");
+        t.keep_alive(&["a", "b"]);
+        t.advance(SECOND / 2);
+        if is_late {
+            t.join_holding("x", &held[1]);
+            t.back("x");
+        }
+        t.keep_alive(&["a", "b"]);
+        let admitted = [Did::Remember(2, 0), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)];
+        let did = t.advance(SECOND);
+        assert!(admitted.iter().all(|one| did.contains(one)), "{did:?}");
+        assert_eq!(t.plan("b"), planned(id(10), &["x:1"]).filter(|_| is_late));
+    }
+}
+
+/// A checkpoint with which two charged rounds have failed is not used again. A newer one that becomes whole in
+/// between begins with no strike, and neither lost nodes nor other ends of a round count.
+#[test]
+fn bad_checkpoint_is_struck_off() {
+    let mut t = running(2, 2, &["a", "b"]);
+    t.hold_both(id(10));
+    t.fail_both();
+    let newer = checkpoint(2, 20);
+    t.hold_both(id(10));
+    t.hold_both(newer);
+    t.fail_both();
+    assert_eq!((t.plan("a"), t.job_state.training.memory), (planned(newer, &[]), None));
+    // A node is lost, and its spare takes over: no strike.
+    t.hold_both(newer);
+    t.join_holding("x", &[]);
+    t.die("b");
+    t.back("a");
+    assert_eq!((t.plan("x"), t.job_state.training.memory), (planned(newer, &["a:1"]), None));
+    for tries in 1..=2 {
+        t.report("a", NodeState::Running);
+        t.report("x", NodeState::Running);
+        t.hold("x", &[part(newer, 1, 2, OWN)]);
+        t.fail("x", Duration::ZERO);
+        t.back("a");
+        t.back("x");
+        assert_eq!(t.job_state.training.memory.map(|tried| tried.tries), Some(tries));
+    }
+    assert_eq!((t.plan("a"), t.plan("x")), (None, None), "from disk");
+    let struck = EventKind::MemoryStruck { step: 20, reason: StrikeReason::Failures };
+    assert!(t.kinds().any(|kind| *kind == struck));
+    assert_eq!(t.status().text.as_deref(), Some("struck off: two failures after step 20"));
+    let began: Vec<bool> =
+        t.job_state.training.charged_rounds.iter().map(|round| round.began_from_memory).collect();
+    assert_eq!(began.last(), Some(&true));
+}
+
+/// A member reports that memory must be off. All are told, and no checkpoint up to this round is used again. The
+/// next round may save.
+#[test]
+fn memory_is_off_for_a_round() {
+    let mut t = running(2, 2, &["a", "b"]);
+    t.hold_both(id(10));
+    let parts = [part(id(10), 1, 2, OWN)];
+    t.obstacle("b", &parts, "no copies: the job has no secret");
+    assert_eq!(t.memory["a"].off, None, "any other obstacle is only shown");
+    let did = t.obstacle("b", &parts, "off: b has 40 GB and needs 84");
+    assert_eq!(did, [Did::Remember(1, 0), Did::Notice("a", None), Did::Notice("b", None)]);
+    assert_eq!(t.memory["a"].off.as_deref(), Some("b has 40 GB and needs 84"));
+    assert_eq!(t.status().text.as_deref(), Some("off: b has 40 GB and needs 84"));
+    assert_eq!(t.status().step, None);
+    assert_eq!(t.obstacle("b", &[], "off: b has 40 GB and needs 84"), [], "it is known");
+    // A new stream is told again.
+    t.memory.clear();
+    let report = t.memory_of("a", &[part(id(10), 0, 2, OWN)]);
+    let mut registration = t.registration_of("a", NodeState::Running);
+    registration.memory = Some(report);
+    t.register_with(registration);
+    assert!(t.memory["a"].off.is_some());
+    let off = |kind: &&EventKind| matches!(kind, EventKind::MemoryOff { .. });
+    assert_eq!(t.kinds().filter(off).count(), 1);
+    t.hold_both(id(20));
+    t.fail_both();
+    assert_eq!((t.plan("a"), t.plan("b")), (None, None));
+    t.memory.clear();
+    let newer = checkpoint(2, 5);
+    t.hold_both(newer);
+    assert_eq!(t.whole("a"), Some(newer));
+    assert_eq!(t.memory["a"].off, None);
+    t.fail_both();
+    assert_eq!(t.plan("a"), planned(newer, &[]));
+}
+
+/// The report of a node that memory is off may reach only the next coordinator.
+#[test]
+fn memory_goes_off_in_a_takeover() {
+    let mut t = running(2, 2, &["a", "b"]);
+    t.hold_both(id(10));
+    t.restart_coordinator();
+    t.join_holding("a", &[part(id(10), 0, 2, OWN)]);
+    let report = MemoryReport {
+        obstacle: Some("off: a save waited 120 s".to_owned()),
+        ..t.memory_of("b", &[part(id(10), 1, 2, OWN)])
+    };
+    t.join_reporting("b", report);
+    assert_eq!((t.admissions["b"].round.round.0, t.plan("a"), t.plan("b")), (2, None, None));
+}
+
+/// The second process that the kernel kills on nodes with parts turns memory off for the job: a worker, or an agent,
+/// which the next agent of its host reports.
+#[test]
+fn kernel_kills_twice() {
+    let oom = || WorkerFailure { oom: Some(OomKill::Certain), ..failure("b", Duration::ZERO) };
+    let mut t = running(2, 2, &["a", "b"]);
+    t.fail_both_with(oom());
+    t.hold_both(checkpoint(2, 10));
+    t.fail_both_with(oom());
+    assert!(!t.job_state.training.is_memory_off(), "without parts it does not count");
+    let newer = checkpoint(3, 10);
+    let counted = |t: &Fixture, kills| MemoryReport {
+        oom_kills: Some(kills),
+        ..t.memory_of("b", &[part(newer, 1, 2, OWN)])
+    };
+    let report = counted(&t, 4);
+    t.message("b", FromNode::MemoryReport(report));
+    t.die("b");
+    t.back("a");
+    let report = MemoryReport { parts: Vec::new(), ..counted(&t, 5) };
+    t.join_reporting("b2", report);
+    assert!(t.job_state.training.is_memory_off());
+    assert_eq!(t.admissions["b2"].memory, None);
+    let why = "the kernel killed a process on b for lack of memory";
+    assert_eq!(t.memory["a"].off.as_deref(), Some(why), "told in the next round too");
+    let off = EventKind::MemoryOff { reason: why.to_owned() };
+    assert!(t.kinds().any(|kind| *kind == off));
+}
+
+/// A round whose checkpoint a node cannot use ends for free. The checkpoint is not used again, even if workers fail
+/// in the same moment.
+#[test]
+fn checkpoint_is_unusable() {
+    let mut t = running(2, 2, &["a", "b"]);
+    t.hold_both(id(10));
+    t.fail_both();
+    assert_eq!(t.unusable("a", id(99), UnusableReason::Script), [], "it is another checkpoint");
+    let mut report = t.unusable_report("a", id(10), UnusableReason::Script);
+    report.failure = Some(Box::new(failure("a", Duration::ZERO)));
+    t.message("a", FromNode::NodeReport(report));
+    let is_end = |kind: &&EventKind| {
+        matches!(kind, EventKind::RoundEnded { reason: RestartReason::MemoryUnusable { .. } })
+    };
+    assert_eq!(t.kinds().filter(is_end).count(), 1);
+    t.back("a");
+    t.back("b");
+    assert_eq!((t.job_state.restarts_used, t.job_state.free_rounds), (1, 1));
+    assert_eq!((t.admissions["a"].round.round.0, t.plan("a")), (3, None));
+    let struck = EventKind::MemoryStruck { step: 10, reason: StrikeReason::Script };
+    assert!(t.kinds().any(|kind| *kind == struck));
+}
+
+/// The report may come after a worker's failure has ended the round. It explains the failure.
+#[test]
+fn unusable_explains_a_failure() {
+    let mut t = running(2, 2, &["a", "b"]);
+    t.hold_both(id(10));
+    t.fail_both();
+    t.fail("b", Duration::ZERO);
+    t.unusable("a", id(10), UnusableReason::Sum);
+    t.back("a");
+    t.back("b");
+    assert_eq!((t.job_state.restarts_used, t.plan("a")), (1, None));
+}
+
+/// A source that did not answer is not named again for this checkpoint. This is no strike.
+#[test]
+fn source_is_gone() {
+    let mut t = running(2, 2, &["a", "b"]);
+    t.hold_both(id(10));
+    t.join_holding("x", &[part(id(10), 0, 2, PartPlace::Leftover)]);
+    t.die("a");
+    t.back("b");
+    assert_eq!(t.plan("x"), planned(id(10), &["b:1"]));
+    let gone = |address: &str| UnusableReason::SourceGone { sources: vec![address.to_owned()] };
+    t.hold("b", &[part(id(10), 0, 2, OWN), part(id(10), 1, 2, PartPlace::Leftover)]);
+    t.unusable("x", id(10), gone("b:1"));
+    assert_eq!(t.job_state.training.memory, None);
+    t.back("b");
+    t.back("x");
+    assert_eq!(t.admissions["x"].round.round.0, 3);
+    assert_eq!((t.plan("b"), t.plan("x")), (None, None));
+    assert_eq!((t.job_state.restarts_used, t.job_state.free_rounds), (0, 2));
+    assert!(!t.is_struck(id(10)));
+}
+
+fn leave() -> Option<NodeNotice> {
+    Some(NodeNotice { ends_job: false, left: 60 * SECOND, text: "SIGTERM".to_owned() })
+}
+
+impl Fixture {
+    fn report_notice(
+        &mut self,
+        name: &str,
+        state: NodeState,
+        notice: Option<NodeNotice>,
+    ) -> Vec<Did> {
+        let report = NodeReport { notice, ..NodeReport::new(self.rounds[name], state) };
+        self.message(name, FromNode::NodeReport(report))
+    }
+}
+
+/// A node that leaves is no source, even while it is still there.
+#[test]
+fn leaver_is_no_source() {
+    let mut t = running(2, 2, &["a", "b"]);
+    t.join_holding("x", &[]);
+    t.hold_both(id(10));
+    t.report_notice("b", NodeState::Leaving { reaped: true }, leave());
+    t.back("a");
+    assert_eq!((t.plan("a"), t.plan("x")), (planned(id(10), &[]), planned(id(10), &["a:1"])));
+}
+
+/// A job that gives notices, with a spare.
+fn noticed() -> Fixture {
+    let t = Fixture::with(2, 2, |shared| shared.notice = 60 * SECOND);
+    let mut t = running_with(t, &["a", "b"]);
+    t.join_holding("x", &[]);
+    t.hold_both(id(10));
+    t.advance(SECOND);
+    t
+}
+
+/// Before a node leaves, a checkpoint in memory is enough: the other nodes hold all parts of it, and a spare takes the
+/// place of the leaver. It must be saved since the notice.
+#[test]
+fn notice_ends_with_a_checkpoint_in_memory() {
+    let mut t = noticed();
+    t.report_notice("b", NodeState::Running, leave());
+    t.advance(SECOND);
+    t.hold("a", &[part(id(10), 0, 2, OWN), part(id(10), 1, 2, COPY)]);
+    t.hold("b", &[part(id(20), 1, 2, OWN), part(id(20), 0, 2, COPY)]);
+    let did = t.hold("a", &[part(id(20), 0, 2, OWN)]);
+    assert_eq!(did, [], "only the leaver holds its part");
+    let did = t.hold("a", &[part(id(20), 0, 2, OWN), part(id(20), 1, 2, COPY)]);
+    assert!(did.contains(&Did::Restart("a", 1)), "{did:?}");
+    let training = &t.job_state.training;
+    assert_eq!((training.saved_step, training.complete_step), (None, None), "it is on no disk");
+    let over = |kind: &EventKind| matches!(kind, EventKind::NoticeOver { step: Some(20), .. });
+    assert!(t.kinds().any(over));
+    t.report_notice("b", NodeState::Leaving { reaped: true }, leave());
+    t.back("a");
+    assert_eq!((t.plan("a"), t.plan("x")), (planned(id(20), &[]), planned(id(20), &["a:1"])));
+}
+
+/// A job that ends needs a checkpoint on disk, and so does a round that no part fits.
+#[test]
+fn notice_needs_a_disk() {
+    let mut t = noticed();
+    let end = leave().map(|notice| NodeNotice { ends_job: true, ..notice });
+    t.report_notice("b", NodeState::Running, end);
+    t.advance(SECOND);
+    t.hold_both(id(20));
+    assert!(t.machine.snapshot(t.now).saving.is_some(), "it goes on");
+    // Without a spare, the next round would have another layout.
+    let mut t = noticed();
+    t.die("x");
+    t.report_notice("b", NodeState::Running, leave());
+    t.advance(SECOND);
+    t.hold_both(id(20));
+    assert!(t.machine.snapshot(t.now).saving.is_some(), "it goes on");
+}
+
+/// The status names the newest whole step, and what is in the way of a newer one.
+#[test]
+fn status_of_memory() {
+    let mut t = running(2, 2, &["a", "b"]);
+    assert_eq!(t.machine.snapshot(t.now).memory, None, "nothing was saved");
+    t.hold_both(id(48_210));
+    t.advance(SECOND);
+    let status = t.status();
+    assert_eq!((status.step, status.is_copied), (Some(48_210), true));
+    assert_eq!((status.age_ms, status.text), (Some(1_000), None));
+    let parts = [part(id(48_210), 0, 2, OWN)];
+    t.obstacle("a", &parts, "n2 does not answer n0");
+    let not_copied = "step 48,210 whole, not copied: n2 does not answer n0";
+    assert_eq!(t.status().text.as_deref(), Some(not_copied));
+    let no_secret = "no copies: the job has no secret (ragent secret --init)";
+    t.obstacle("a", &parts, no_secret);
+    assert_eq!(t.status().text.as_deref(), Some(no_secret));
+    let slow = MemoryReport {
+        waits_for_buffer: Some(GlobalRank(1)),
+        obstacle: Some("the copy from n3 to n1 is slow".to_owned()),
+        cost: Some(SECOND / 50),
+        needed: 245,
+        limit: 667,
+        ..t.memory_of("b", &[])
+    };
+    t.message("b", FromNode::MemoryReport(slow));
+    let status = t.status();
+    assert_eq!(status.text.as_deref(), Some("waits: the copy from n3 to n1 is slow"));
+    assert_eq!((status.cost_ms, status.needed, status.limit), (Some(20), 245, 667));
+}
+
+/// Spares give their parts too, although no round has admitted them.
+#[test]
+fn spare_is_a_source() {
+    let mut t = running(2, 2, &["a", "b"]);
+    t.hold("a", &[part(id(10), 0, 2, OWN)]);
+    t.join_holding("x", &[part(id(10), 1, 2, PartPlace::Leftover)]);
+    t.join_holding("y", &[]);
+    t.die("b");
+    t.back("a");
+    assert_eq!((t.plan("a"), t.plan("x")), (planned(id(10), &[]), planned(id(10), &[])));
+}
