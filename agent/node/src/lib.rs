@@ -12,4 +12,5 @@ pub mod endpoint;
 pub mod keeper;
 pub mod node;
 pub mod notices;
+mod socket_folder;
 pub mod workers;
