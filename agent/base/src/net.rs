@@ -6,6 +6,7 @@
 //! `http_client` requests a page.
 
 pub mod authentication;
+pub mod bounded_connections;
 pub mod connection;
 pub mod connection_quota;
 pub mod http;

@@ -34,5 +34,5 @@ pub use self::{
     mismatch::NamedAuth,
     places::{AuthMode, AuthRequest, user_file},
     shared_home::make as make_on_shared_home,
-    tls::{ALPN_HTTP1, ALPN_HTTP2, ALPN_VOTER, ClientTls},
+    tls::{ALPN_HTTP1, ALPN_HTTP2, ALPN_MEMORY, ALPN_VOTER, ClientTls},
 };

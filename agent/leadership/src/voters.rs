@@ -11,7 +11,6 @@
 //!
 //! [`Election`]: ragent_election::election::Election
 
-mod connections;
 mod driver;
 mod event;
 mod frames;

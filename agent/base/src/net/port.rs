@@ -44,7 +44,7 @@ use super::{
 };
 use crate::{
     net::limits,
-    secret::{ALPN_VOTER, Credentials, Unsecured},
+    secret::{ALPN_MEMORY, ALPN_VOTER, Credentials, Unsecured},
     sys::{clock, users},
 };
 
@@ -487,6 +487,9 @@ async fn serve_tls(
     match secure_stream::accept(stream, &protocols.credentials).await {
         Ok(stream) if stream.get_ref().1.alpn_protocol() == Some(ALPN_VOTER) => {
             debug!(peer = %peer.ip, "connection closed: the protocol of voters has a byte before TLS");
+        }
+        Ok(stream) if stream.get_ref().1.alpn_protocol() == Some(ALPN_MEMORY) => {
+            debug!(peer = %peer.ip, "connection closed: checkpoints have a port of their own");
         }
         Ok(stream) => {
             progress.report(ConnectionStep::Authenticated).await;

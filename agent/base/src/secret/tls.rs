@@ -36,6 +36,8 @@ pub const ALPN_HTTP2: &[u8] = b"h2";
 pub const ALPN_HTTP1: &[u8] = b"http/1.1";
 /// The protocol between voters.
 pub const ALPN_VOTER: &[u8] = b"ragent-voter";
+/// The protocol in which agents send checkpoints to each other.
+pub const ALPN_MEMORY: &[u8] = b"ragent-memory";
 
 /// The end of the server names in first messages, which no resolver knows.
 const DOMAIN: &str = "ragent.invalid";
@@ -86,7 +88,7 @@ pub(super) fn server_config(
     let builder =
         ServerConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13])?;
     let mut config = builder.with_client_cert_verifier(verifier).with_cert_resolver(own);
-    config.alpn_protocols = vec![ALPN_HTTP2.into(), ALPN_HTTP1.into(), ALPN_VOTER.into()];
+    config.alpn_protocols = [ALPN_HTTP2, ALPN_HTTP1, ALPN_VOTER, ALPN_MEMORY].map(Vec::from).into();
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(config)

@@ -84,16 +84,22 @@ pub(super) fn watch_timer(timer: KernelTimer) -> io::Result<AsyncFd<KernelTimer>
 
 /// Creates a file in memory, which programs that this process executes do not inherit. `name` is shown in `/proc`.
 ///
-/// The system call is made directly, because glibc has a function for it only since version 2.27.
+/// The system call is made directly, because glibc has a function for it only since version 2.27. The file can never be
+/// executed, where the kernel knows this flag (since 6.3): some systems allow no other file in memory.
 ///
 /// # Errors
 ///
 /// Returns the system's refusal.
-pub(crate) fn memory_file(name: &CStr) -> io::Result<OwnedFd> {
-    // SAFETY: the call reads `name`, which ends with a zero byte and lives until it returns.
-    let fd = unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC) };
-    let fd = RawFd::try_from(Errno::result(fd)?).map_err(io::Error::other)?;
-    Ok(own(fd))
+pub fn memory_file(name: &CStr) -> io::Result<OwnedFd> {
+    let make = |flags: libc::c_uint| {
+        // SAFETY: the call reads `name`, which ends with a zero byte and lives until it returns.
+        Errno::result(unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags) })
+    };
+    let made = match make(libc::MFD_CLOEXEC | libc::MFD_NOEXEC_SEAL) {
+        Err(Errno::EINVAL) => make(libc::MFD_CLOEXEC),
+        made => made,
+    };
+    Ok(own(RawFd::try_from(made?).map_err(io::Error::other)?))
 }
 
 /// Returns the number of bytes in a pipe; zero if it is unknown.
@@ -244,6 +250,17 @@ pub(crate) fn set_nice(nice: i32) -> Result<(), Errno> {
     // SAFETY: the call has no memory to read or write.
     Errno::result(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) }).map(drop)
 }
+
+/// Gives the calling thread a low priority, for work that must not delay workers.
+pub fn lower_thread_priority() {
+    if nice() < LOW_PRIORITY {
+        // A higher nice value is always allowed.
+        let _ = set_nice(LOW_PRIORITY);
+    }
+}
+
+/// The nice value of threads whose work can wait: about a tenth of the weight of a worker.
+const LOW_PRIORITY: i32 = 10;
 
 /// Starts a worker as the leader of a session of its own; the kernel kills it when the calling
 /// thread ends. `cgroup` is the `cgroup.procs` of its cgroup.

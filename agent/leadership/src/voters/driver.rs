@@ -15,7 +15,7 @@ use std::{
 };
 
 use ragent_base::{
-    net::port::VoterConnection,
+    net::{bounded_connections::Connections, port::VoterConnection},
     secret::Credentials,
     spec::Endpoint,
     sys::{
@@ -42,7 +42,6 @@ use tracing::{debug, warn};
 
 use super::{
     Answered, Leader, LeadershipCommand, StateLoss, StateNeed, Stored, VoterSpec,
-    connections::Connections,
     event::{Sender, VoterEvent},
     frames::Format,
     incoming, limits,

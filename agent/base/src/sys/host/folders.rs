@@ -7,8 +7,8 @@ use nix::unistd;
 use super::{Host, ThisHost};
 use crate::sys::limits;
 
-/// The length of `/sockets-AAAAAAAA/4095.held` with its terminator.
-const SOCKET_NAME: usize = 29;
+/// The length of `/sockets-AAAAAAAA/4095.memory` with its terminator.
+const SOCKET_NAME: usize = 31;
 
 impl ThisHost {
     /// The user's own folder for run-time state: `$XDG_RUNTIME_DIR`, else the temp folder.

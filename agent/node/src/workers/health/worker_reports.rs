@@ -16,24 +16,19 @@
 //! All other lines are ignored.
 
 use std::{
-    fs::{self, DirBuilder, File},
     io,
-    os::{fd::AsRawFd, unix::fs::DirBuilderExt},
+    os::fd::AsRawFd,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
 use nix::sys::socket::{MsgFlags, recv};
-use ragent_base::sys::{
-    folder_lock::{is_old, lock, random_name},
-    private_folder::PrivateFolder,
-};
 use ragent_core::{saves::SaveReport, steps::Step};
 use ragent_rendezvous::{ids::LocalRank, message::PROGRESS_MAX};
 use tokio::{net::UnixDatagram, sync::mpsc, task::AbortHandle};
 
-use crate::workers::limits;
+use crate::{socket_folder::SocketFolder, workers::limits};
 
 /// The content of one datagram.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -119,9 +114,7 @@ fn short(text: &str) -> String {
 /// The sockets of this node's workers. Dropping this removes them.
 #[derive(Debug)]
 pub(crate) struct ReportSockets {
-    folder: PathBuf,
-    /// `None` if the file system has no locks.
-    _lock: Option<File>,
+    folder: SocketFolder,
     sockets: Vec<Arc<UnixDatagram>>,
     tasks: Vec<AbortHandle>,
     reports: mpsc::Receiver<(LocalRank, WorkerReport)>,
@@ -134,13 +127,9 @@ impl ReportSockets {
     ///
     /// Returns the system's error.
     pub(crate) fn open(dir: &Path, local_world_size: u32) -> io::Result<Self> {
-        PrivateFolder::make(dir)?;
-        remove_left(dir);
-        let folder = dir.join(format!("{PREFIX}{}", random_name()));
-        DirBuilder::new().mode(0o700).create(&folder)?;
-        let (locked, (_, reports)) = (lock(&folder).ok(), mpsc::channel(1));
+        let (folder, (_, reports)) = (SocketFolder::make(dir)?, mpsc::channel(1));
         let (sockets, tasks) = (Vec::new(), Vec::new());
-        let mut opened = Self { folder, _lock: locked, sockets, tasks, reports };
+        let mut opened = Self { folder, sockets, tasks, reports };
         for local_rank in (0..local_world_size).map(LocalRank) {
             let socket = UnixDatagram::bind(opened.path(local_rank))?;
             opened.sockets.push(Arc::new(socket));
@@ -180,12 +169,12 @@ impl ReportSockets {
 
     /// Returns the path for `RAGENT_SOCKET` of a worker.
     pub(crate) fn path(&self, local_rank: LocalRank) -> PathBuf {
-        self.folder.join(local_rank.to_string())
+        self.folder.path().join(local_rank.to_string())
     }
 
     /// Returns the path for `RAGENT_NOTICE_FILE` of all workers.
     pub(crate) fn notice_file(&self) -> PathBuf {
-        self.folder.join("notice.json")
+        self.folder.path().join("notice.json")
     }
 
     /// Allows a worker to end that has returned: sends a datagram to the second socket that the worker has opened.
@@ -229,25 +218,9 @@ impl ReportSockets {
 impl Drop for ReportSockets {
     fn drop(&mut self) {
         self.stop();
-        // The folder has no other files. If it stays, it does no harm.
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// Removes the sockets of killed agents.
-fn remove_left(dir: &Path) {
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let folder = entry.path();
-        if is_old(&entry, PREFIX)
-            && let Ok(_lock) = lock(&folder)
-        {
-            // A folder that stays does no harm.
-            let _ = fs::remove_dir_all(&folder);
-        }
-    }
-}
-
-const PREFIX: &str = "sockets-";
 /// The suffix of the socket on which a worker waits until the others have returned.
 const HELD: &str = ".held";
 
@@ -341,23 +314,5 @@ mod tests {
         sockets.forget();
         send(9).await;
         assert_eq!(sockets.next().await.unwrap().1.step, Step::new(9, None));
-    }
-
-    /// The sockets of a killed agent are removed. Those of a running agent are kept, however old they are, even if another process has its
-    /// process id, or if the id is unknown because the agent is in another container.
-    #[tokio::test]
-    async fn only_sockets_of_killed_agents_are_removed() {
-        let temp = tempfile::tempdir().unwrap();
-        let open = || ReportSockets::open(temp.path(), 1).unwrap();
-        let (running, killed) = (open(), temp.path().join(format!("{PREFIX}AAAAAAAA")));
-        DirBuilder::new().mode(0o700).create(&killed).unwrap();
-        for folder in [&running.folder, &killed] {
-            File::open(folder).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
-        }
-        let other = open();
-        assert_ne!(other.folder, running.folder);
-        assert!(running.path(LocalRank(0)).exists() && !killed.exists());
-        drop((running, other));
-        assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 0);
     }
 }

@@ -1,6 +1,6 @@
-//! Limits the connections that this voter accepts.
+//! Limits the connections that a listener accepts.
 //!
-//! Connections that are not authenticated yet have a limit of their own, so they never replace the connection of a voter.
+//! Use a list of its own for connections that are not authenticated yet: they never replace one that is.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use tokio::task::{AbortHandle, Id};
 
 /// Tasks of connections, oldest first. At a limit, the oldest of the same address is ended, or else the oldest of all.
 #[derive(Debug)]
-pub(super) struct Connections {
+pub struct Connections {
     tasks: Vec<(IpAddr, AbortHandle)>,
     max: usize,
     max_per_address: usize,
@@ -16,12 +16,12 @@ pub(super) struct Connections {
 
 impl Connections {
     /// Creates an empty list with a total limit and a limit per address.
-    pub(super) fn new(max: usize, max_per_address: usize) -> Self {
+    pub fn new(max: usize, max_per_address: usize) -> Self {
         Self { tasks: Vec::new(), max, max_per_address }
     }
 
     /// Adds the task of a connection from `ip`.
-    pub(super) fn add(&mut self, ip: IpAddr, task: AbortHandle) {
+    pub fn add(&mut self, ip: IpAddr, task: AbortHandle) {
         self.tasks.retain(|(_, task)| !task.is_finished());
         let same = |(other, _): &&(IpAddr, AbortHandle)| *other == ip;
         let replaced = if self.tasks.iter().filter(same).count() >= self.max_per_address {
@@ -36,7 +36,7 @@ impl Connections {
     }
 
     /// Removes the task with this id, which continues; `None` if it was ended.
-    pub(super) fn take(&mut self, id: Id) -> Option<(IpAddr, AbortHandle)> {
+    pub fn take(&mut self, id: Id) -> Option<(IpAddr, AbortHandle)> {
         let index = self.tasks.iter().position(|(_, task)| task.id() == id)?;
         Some(self.tasks.remove(index))
     }

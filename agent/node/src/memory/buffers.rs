@@ -1,0 +1,204 @@
+//! Keeps checkpoints in files in memory (`memfd_create`).
+//!
+//! A file has no path, and disappears with its last descriptor. The agent never maps it: the kernel's OOM killer counts
+//! mapped pages, and would end the agent first.
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    io,
+    os::{fd::AsRawFd, unix::fs::FileExt},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{FallocateFlags, fallocate},
+    libc::off_t,
+    sys::resource::{Resource, getrlimit},
+};
+use ragent_base::sys::unix;
+use ragent_core::memory::{Buffer, Sum};
+use twox_hash::xxhash3_128::Hasher;
+
+use super::limits;
+
+/// The buffers of this agent, by their numbers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Buffers(Arc<Mutex<HashMap<u64, Arc<MemoryFile>>>>);
+
+impl Buffers {
+    /// Returns the file of a buffer. It is made at its first use.
+    pub(super) fn get(&self, buffer: Buffer) -> Arc<MemoryFile> {
+        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let make = || Arc::new(MemoryFile::new(buffer));
+        Arc::clone(files.entry(buffer.id).or_insert_with(make))
+    }
+
+    /// Removes a buffer. Its memory is free once the returned value and all its other users are dropped, which takes a
+    /// while for a large one.
+    pub(super) fn remove(&self, buffer: Buffer) -> Option<Arc<MemoryFile>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&buffer.id)
+    }
+}
+
+/// The file of one buffer. All methods block.
+#[derive(Debug)]
+pub(super) struct MemoryFile {
+    buffer: Buffer,
+    file: OnceLock<Result<File, String>>,
+    pages: OnceLock<Result<(), String>>,
+}
+
+impl MemoryFile {
+    fn new(buffer: Buffer) -> Self {
+        Self { buffer, file: OnceLock::new(), pages: OnceLock::new() }
+    }
+
+    /// Returns the file, and makes it if it does not exist. Its pages are made when bytes are written.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's error, for people.
+    pub(super) fn open(&self) -> Result<&File, String> {
+        let make = || make(self.buffer.size).map_err(|error| error.to_string());
+        self.file.get_or_init(make).as_ref().map_err(Clone::clone)
+    }
+
+    /// Returns the file with all its pages, so that a worker copies to it as fast as it can.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's error, for people.
+    pub(super) fn with_pages(&self) -> Result<&File, String> {
+        let file = self.open()?;
+        let make = || make_pages(file, self.buffer.size).map_err(|error| error.to_string());
+        self.pages.get_or_init(make).clone()?;
+        Ok(file)
+    }
+
+    /// Returns a descriptor that cannot write, as a guard against mistakes of a worker.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's error, for people.
+    pub(super) fn read_only(&self) -> Result<File, String> {
+        let file = self.open()?;
+        File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+            // Without `/proc`.
+            .or_else(|_| file.try_clone())
+            .map_err(|error| error.to_string())
+    }
+
+    /// Computes the checksum of the first `bytes` bytes. Stops early if `is_stopped` returns true.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's error, for people.
+    pub(super) fn sum(&self, bytes: u64, is_stopped: impl Fn() -> bool) -> Result<Sum, String> {
+        let file = self.open()?;
+        let (mut sums, mut piece) = (Sums::new(), vec![0; limits::PIECE]);
+        let mut at = 0;
+        while at < bytes {
+            if is_stopped() {
+                return Err("the agent ends".to_owned());
+            }
+            let piece = &mut piece[..piece_len(bytes - at)];
+            file.read_exact_at(piece, at).map_err(|error| error.to_string())?;
+            sums.add(piece);
+            at += piece.len() as u64;
+        }
+        Ok(sums.finish())
+    }
+}
+
+/// Returns the length of the next piece if `left` bytes are left.
+pub(super) fn piece_len(left: u64) -> usize {
+    usize::try_from(left).map_or(limits::PIECE, |left| left.min(limits::PIECE))
+}
+
+/// Computes the checksum of bytes that arrive in pieces: XXH3 with 128 bits, which is faster than memory.
+pub(super) struct Sums(Hasher);
+
+impl Sums {
+    pub(super) fn new() -> Self {
+        Self(Hasher::new())
+    }
+
+    pub(super) fn add(&mut self, piece: &[u8]) {
+        self.0.write(piece);
+    }
+
+    pub(super) fn finish(&self) -> Sum {
+        Sum(self.0.finish_128())
+    }
+}
+
+fn make(size: u64) -> io::Result<File> {
+    // Beyond this limit, the kernel sends SIGXFSZ, which ends a process that does not ignore it.
+    let (limit, _) = getrlimit(Resource::RLIMIT_FSIZE)?;
+    if size > limit {
+        return Err(Errno::EFBIG.into());
+    }
+    let file = File::from(unix::memory_file(c"ragent-memory")?);
+    file.set_len(size)?;
+    Ok(file)
+}
+
+fn make_pages(file: &File, size: u64) -> io::Result<()> {
+    let offset = |at: u64| off_t::try_from(at).map_err(|_| io::Error::from(Errno::EFBIG));
+    let mut at = 0;
+    while at < size {
+        let len = (size - at).min(limits::PAGES_PIECE);
+        match fallocate(file, FallocateFlags::empty(), offset(at)?, offset(len)?) {
+            Ok(()) => at += len,
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A buffer has its size and all its pages once a worker gets it. A descriptor for readers cannot write.
+    #[test]
+    fn buffers_have_pages() {
+        let buffers = Buffers::default();
+        let buffer = Buffer { id: 1, size: 3 * MIB + 5 };
+        let file = buffers.get(buffer);
+        let about = file.open().unwrap().metadata().unwrap();
+        assert_eq!((about.len(), about.blocks()), (buffer.size, 0));
+        let about = file.with_pages().unwrap().metadata().unwrap();
+        assert!(about.blocks() * 512 >= buffer.size, "{}", about.blocks());
+        assert!(file.read_only().unwrap().write_at(b"x", 0).is_err());
+        assert!(Arc::ptr_eq(&file, &buffers.get(buffer)));
+        assert!(buffers.remove(buffer).is_some() && buffers.remove(buffer).is_none());
+    }
+
+    /// A file that is too large is an error, not the end of the process.
+    #[test]
+    fn too_large_files_are_refused() {
+        let file = MemoryFile::new(Buffer { id: 1, size: u64::MAX });
+        assert!(file.open().is_err() && file.with_pages().is_err() && file.read_only().is_err());
+    }
+
+    /// The checksum is XXH3 of the first bytes, however they are divided into pieces.
+    #[test]
+    fn checksums_are_those_of_xxh3() {
+        let file = MemoryFile::new(Buffer { id: 1, size: 3 * MIB });
+        let bytes: Vec<u8> = (0..2 * MIB + 77).map(|n| (n * 31 % 251) as u8).collect();
+        file.open().unwrap().write_all_at(&bytes, 0).unwrap();
+        let sum = file.sum(bytes.len() as u64, || false).unwrap();
+        assert_eq!(sum, Sum(Hasher::oneshot(&bytes)));
+        // The reference value for no bytes at all.
+        assert_eq!(Sums::new().finish(), Sum(0x99aa_06d3_0147_98d8_6001_c324_468d_497f));
+        assert!(file.sum(4 * MIB, || false).is_err(), "there are fewer bytes");
+    }
+}

@@ -1,0 +1,125 @@
+//! Carries out the transfers that this agent begins: a connection for each.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use ragent_base::{
+    net::{
+        resolve,
+        secure_stream::{self, SecureStream},
+    },
+    secret::ALPN_MEMORY,
+    spec::Endpoint,
+};
+use ragent_core::memory::{BlockHeader, PartId, TransferEnd, TransferId};
+use ragent_rendezvous::ids::LocalRank;
+use tokio::{io::AsyncReadExt, time::timeout};
+
+use super::{
+    Transport,
+    block::{STOPPED, write},
+    frames::{FRAME_LEN, Frame},
+    moved,
+    places::Place,
+};
+use crate::memory::{
+    buffers::MemoryFile,
+    limits,
+    threads::{Stop, stopped},
+};
+
+impl Transport {
+    /// Sends a block to the agent at this address, and reports the end.
+    pub(in crate::memory) async fn copy(
+        &self,
+        (transfer, stop): (TransferId, Stop),
+        to: String,
+        header: BlockHeader,
+        file: Arc<MemoryFile>,
+    ) {
+        let copied = async {
+            let (stream, _place) = self.connect(&to).await?;
+            let (end, _) = self.offer(stream, header, file, stop.clone()).await?;
+            Ok(end)
+        };
+        self.report((transfer, stop.clone()), copied).await;
+    }
+
+    /// Asks the agent at this address for a block, and reports the end.
+    pub(in crate::memory) async fn fetch(
+        &self,
+        (transfer, stop): (TransferId, Stop),
+        from: String,
+        part: PartId,
+        local_rank: LocalRank,
+    ) {
+        let fetched = async {
+            let (mut stream, _place) = self.connect(&from).await?;
+            write(&mut stream, &Frame::Get(part, local_rank).encode()).await?;
+            let mut frame = [0; FRAME_LEN];
+            moved(stream.read_exact(&mut frame)).await?;
+            let header = match Frame::decode(&frame).map_err(|error| error.to_string())? {
+                Frame::Put(header) if is_wanted(&header, part, local_rank) => header,
+                Frame::Decline(why) => return Ok(TransferEnd::Declined(why)),
+                Frame::Put(_) | Frame::Get(..) => {
+                    return Err("it has answered with another block".to_owned());
+                }
+            };
+            let received = self.receive_offered(stream, transfer, header, stop.clone());
+            Ok(received.await?.0)
+        };
+        self.report((transfer, stop.clone()), fetched).await;
+    }
+
+    /// Waits for the end of a transfer, and reports it.
+    async fn report(
+        &self,
+        (transfer, stop): (TransferId, Stop),
+        ending: impl Future<Output = Result<TransferEnd, String>>,
+    ) {
+        let end = tokio::select! {
+            end = ending => end.unwrap_or_else(TransferEnd::Failed),
+            () = stopped(stop) => TransferEnd::Failed(STOPPED.to_owned()),
+        };
+        self.ended(transfer, end).await;
+    }
+
+    /// Opens a connection to the agent at this address. The connection holds the place.
+    async fn connect(&self, address: &str) -> Result<(SecureStream, Place), String> {
+        if !self.credentials.is_secured() {
+            return Err("the job has no secret".to_owned());
+        }
+        let endpoint: Endpoint =
+            address.parse().map_err(|_| format!("`{address}` is not an address"))?;
+        let addresses = resolve(&endpoint).await.map_err(|error| error.to_string())?;
+        let mut cause = String::new();
+        for address in addresses {
+            match self.connect_to(address).await {
+                Ok(connected) => return Ok(connected),
+                Err(why) => cause = why,
+            }
+        }
+        Err(cause)
+    }
+
+    async fn connect_to(&self, address: SocketAddr) -> Result<(SecureStream, Place), String> {
+        let place = self.outgoing.take(address.ip()).await.ok_or(STOPPED)?;
+        let opened = secure_stream::connect(address, &self.credentials, ALPN_MEMORY).await;
+        let mut stream = opened.map_err(|error| error.to_string())?;
+        let opened = stream.end(address);
+        match timeout(limits::GREETING_TIMEOUT, self.greet(&mut stream)).await {
+            Ok(Ok(())) => Ok((stream, place)),
+            // The other end verifies a certificate after the handshake has ended for this one.
+            Ok(Err(why)) => {
+                Err(opened.mismatch(&self.credentials).map_or(why, |mismatch| mismatch.to_string()))
+            }
+            Err(_) => Err("it accepts connections but does not answer".to_owned()),
+        }
+    }
+}
+
+/// Returns true if a block is the one that was asked for. If it is replicated, that of any node is meant.
+fn is_wanted(header: &BlockHeader, part: PartId, local_rank: LocalRank) -> bool {
+    let is_part =
+        header.part == part || (header.is_replicated && header.part.checkpoint == part.checkpoint);
+    is_part && header.local_rank == local_rank
+}

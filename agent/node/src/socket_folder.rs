@@ -1,0 +1,87 @@
+//! A folder for sockets of this node's workers, which only this user can access.
+
+use std::{
+    fs::{self, DirBuilder, File},
+    io,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+};
+
+use ragent_base::sys::{
+    folder_lock::{is_old, lock, random_name},
+    private_folder::PrivateFolder,
+};
+
+/// A folder with a random name. Dropping this removes it, with the sockets in it.
+#[derive(Debug)]
+pub(crate) struct SocketFolder {
+    path: PathBuf,
+    /// `None` if the file system has no locks.
+    _lock: Option<File>,
+}
+
+impl SocketFolder {
+    /// Makes a folder in `dir`, and removes those of killed agents.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's error.
+    pub(crate) fn make(dir: &Path) -> io::Result<Self> {
+        PrivateFolder::make(dir)?;
+        remove_left(dir);
+        let path = dir.join(format!("{PREFIX}{}", random_name()));
+        DirBuilder::new().mode(0o700).create(&path)?;
+        let lock = lock(&path).ok();
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// Returns its path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for SocketFolder {
+    fn drop(&mut self) {
+        // The folder has no other files. If it stays, it does no harm.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Removes the sockets of killed agents.
+fn remove_left(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let folder = entry.path();
+        if is_old(&entry, PREFIX)
+            && let Ok(_lock) = lock(&folder)
+        {
+            // A folder that stays does no harm.
+            let _ = fs::remove_dir_all(&folder);
+        }
+    }
+}
+
+const PREFIX: &str = "sockets-";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sockets of a killed agent are removed. Those of a running agent are kept, however old they are, even if another process has its
+    /// process id, or if the id is unknown because the agent is in another container.
+    #[test]
+    fn only_sockets_of_killed_agents_are_removed() {
+        let temp = tempfile::tempdir().unwrap();
+        let open = || SocketFolder::make(temp.path()).unwrap();
+        let (running, killed) = (open(), temp.path().join(format!("{PREFIX}AAAAAAAA")));
+        DirBuilder::new().mode(0o700).create(&killed).unwrap();
+        for folder in [running.path(), &killed] {
+            File::open(folder).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+        }
+        let other = open();
+        assert_ne!(other.path(), running.path());
+        assert!(running.path().exists() && !killed.exists());
+        drop((running, other));
+        assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 0);
+    }
+}
