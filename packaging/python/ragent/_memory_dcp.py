@@ -22,7 +22,7 @@ from typing import Any, Dict, List, NoReturn, Optional, SupportsIndex, Tuple
 
 from . import _memory_client, checkpoint
 from ._memory_errors import DamagedError, MismatchError
-from ._memory_format import Content, Layout, copy, has_cuda, name_of_dtype
+from ._memory_format import Content, Layout, copy, name_of_dtype
 
 torch: Any = import_module("torch")
 _metadata: Any = import_module("torch.distributed.checkpoint.metadata")
@@ -75,7 +75,7 @@ class MemoryWriter(_Writer):  # type: ignore[misc]
     def reset(self, checkpoint_id: Any = None) -> None:
         """Ignores the name: a checkpoint in memory has none."""
 
-    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+    def set_up_storage_writer(self, is_coordinator: bool) -> None:
         """Refuses to save in another thread than the one that has made this writer."""
         if threading.get_ident() != self._thread:
             _refuse_async_save()
@@ -203,7 +203,7 @@ class MemoryReader(_Reader):  # type: ignore[misc]
     def reset(self, checkpoint_id: Any = None) -> None:
         """Ignores the name: a checkpoint in memory has none."""
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Any:
+    def read_metadata(self) -> Any:
         """Returns the metadata of what this rank has written."""
         if self._content is None:
             # It was loaded once already.
@@ -218,7 +218,7 @@ class MemoryReader(_Reader):  # type: ignore[misc]
             known.chunks.append(chunk)
         return _metadata.Metadata(found, planner_data=self._objects["planner"])
 
-    def set_up_storage_reader(self, metadata: Any, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+    def set_up_storage_reader(self, metadata: Any, is_coordinator: bool) -> None:
         """Has nothing to set up."""
 
     def prepare_local_plan(self, plan: Any) -> Any:
@@ -253,7 +253,7 @@ class MemoryReader(_Reader):  # type: ignore[misc]
         content = self._content
         if content is None:
             raise RuntimeError("failed to load from memory: `read_metadata` comes first")
-        views = []
+        views: List[Any] = []
         for item in plan.items:
             if item.type is _planner.LoadItemType.BYTE_IO:
                 views.append(None)

@@ -3,7 +3,7 @@
 | place | content |
 |---|---|
 | 0 | the header: magic number, version, and where the other parts begin and end |
-| 64 | the table: a JSON object, with one entry for each tensor |
+| 40 | the table: a JSON object, with one entry for each tensor |
 | from the next multiple of 64 | the tensors, each at a multiple of 64 |
 | after the last tensor | the objects: pickled bytes |
 
