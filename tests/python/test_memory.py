@@ -466,6 +466,36 @@ def test_buffers_that_make_no_sense(agent, torch, answer):
         assert memory.save(1, {}) is False
 
 
+@pytest.mark.parametrize("answer", [{"step": 4, "bytes": 100}, {"step": 4}])
+def test_a_checkpoint_that_is_not_there(agent, torch, answer):
+    """A rank that does not get what the agent has announced must not begin at another step than the others."""
+    agent.answers["load"] = answer
+    with pytest.raises(memory.DamagedError, match="failed to map step 4"):
+        memory.load({})
+    assert [request["step"] for request in agent.asked("unusable")] == [4]
+
+
+class Interruption(BaseException):
+    """What a signal handler raises."""
+
+
+def test_a_request_that_is_interrupted(agent, torch, monkeypatch):
+    """Its answer is not taken for that of the next request."""
+    state = {"x": torch.ones(2)}
+    assert memory.save(1, state)
+    client = memory._memory_client.client()
+
+    def interrupted(connection):
+        raise Interruption
+
+    monkeypatch.setattr(client, "_receive", interrupted)
+    with pytest.raises(Interruption):
+        memory.newest_whole()
+    monkeypatch.undo()
+    monkeypatch.setenv("RAGENT_MEMORY_SOCKET", agent.path)
+    assert memory.save(2, state) is False and memory.load(state) is None
+
+
 def test_refused(agent, torch):
     """A refused buffer is one warning for each reason. The next save asks again."""
     agent.answers["buffer"] = {"refused": "the node has 40 GB and needs 84"}

@@ -17,6 +17,7 @@ so this module keeps their mappings: the pages of a new one would have to be fou
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
@@ -26,6 +27,8 @@ import sys
 import threading
 import warnings
 from typing import Any, Dict, List, Optional, Set, Tuple
+
+from ._memory_errors import DamagedError
 
 _MAX_PACKET = 4096
 _MAX_REASON = 200
@@ -37,7 +40,7 @@ _PATIENCE = 180.0
 _GRAIN = 1 << 20
 
 _get = os.environ.get
-# A process that is forked from this one is no worker.
+# Only this process is a worker, not one that is forked from it.
 _process = os.getpid()
 
 
@@ -47,8 +50,8 @@ class Mapping:
     def __init__(self, descriptor: int, size: int, number: int = -1, is_writable: bool = False) -> None:
         """Maps the file, and closes the descriptor."""
         try:
-            if os.fstat(descriptor).st_size < size:
-                raise ValueError(f"the file of a buffer is smaller than {size} bytes")
+            if not 0 < size <= os.fstat(descriptor).st_size:
+                raise ValueError(f"the file of a buffer has no {size} bytes")
             self.number = number
             self.size = size
             protection = mmap.PROT_READ | mmap.PROT_WRITE if is_writable else mmap.PROT_READ
@@ -74,6 +77,10 @@ class Mapping:
             address = torch.frombuffer(self.memory, dtype=torch.uint8).data_ptr()
             has_succeeded = int(runtime.cudaHostRegister(address, self.size, 0)) == 0
             self._registered = (runtime, address) if has_succeeded else ()
+            if not has_succeeded:
+                # CUDA keeps the error, and torch would raise it for the next kernel that it starts.
+                with contextlib.suppress(RuntimeError):
+                    torch.zeros(1, device="cuda")
 
     def release(self) -> None:
         """Ends the registration with CUDA, and forgets the views."""
@@ -122,7 +129,7 @@ class Client:
                     os.close(descriptor)
                     self._mappings.append(known)
                     return known
-                # The agent has made it anew.
+                # The agent has replaced it.
                 known.release()
                 break
         while len(self._mappings) >= _MAX_MAPPINGS:
@@ -144,24 +151,27 @@ class Client:
             # The agent ends the wait, as it may fetch the content from another node. A rank that ended it would begin at another
             # step than all others.
             answer, descriptor = self._ask({"ask": "load", "kind": kind}, patience=None)
-            if answer.get("step") is None:
+            step = answer.get("step")
+            if not isinstance(step, int):
                 _close(descriptor)
                 return None
             try:
-                step, size = _whole(answer, "step"), _whole(answer, "bytes")
-                if descriptor is None or size == 0:
-                    raise ValueError(f"the answer is {answer!r}")
-                return step, answer.get("replicated") is True, Mapping(descriptor, size)
+                if descriptor is None:
+                    raise ValueError("the answer has no descriptor")
+                return step, answer.get("replicated") is True, Mapping(descriptor, _whole(answer, "bytes"))
             except (OSError, ValueError) as error:
-                self._turn_off(error)
-                return None
+                # Other ranks may have theirs, so this one must not begin at another step.
+                damage = DamagedError(f"failed to map step {step} in memory: {error}")
+        self.unusable(step, damage)
+        raise damage
 
     def newest(self) -> Optional[int]:
         """Returns the newest step that is whole."""
         with self._lock:
             answer, descriptor = self._ask({"ask": "newest"})
             _close(descriptor)
-            return None if answer.get("step") is None else _whole(answer, "step")
+            step = answer.get("step")
+            return step if isinstance(step, int) else None
 
     def unusable(self, step: int, error: BaseException) -> None:
         """Reports that this process cannot continue from the checkpoint that it was given."""
@@ -188,6 +198,10 @@ class Client:
         except (OSError, ValueError) as error:
             self._turn_off(error)
             return {}, None
+        except BaseException:
+            # Of a signal handler. The next request would get the answer to this one.
+            self._close()
+            raise
         why = answer.get("refused")
         if why is not None and why not in self._warned:
             self._warned.add(str(why))
@@ -217,6 +231,13 @@ class Client:
         return answer, descriptors[0] if descriptors else None
 
     def _turn_off(self, error: Exception) -> None:
+        self._close()
+        _warn(
+            f"failed to ask the agent for memory at `{self.path}`: {error}; this process saves no more checkpoints in memory: "
+            "read the log of the agent"
+        )
+
+    def _close(self) -> None:
         self.is_off = True
         if self._socket is not None:
             self._socket.close()
@@ -224,10 +245,6 @@ class Client:
         for mapping in self._mappings:
             mapping.release()
         self._mappings.clear()
-        _warn(
-            f"failed to ask the agent for memory at `{self.path}`: {error}; this process saves no more checkpoints in memory: "
-            "read the log of the agent"
-        )
 
 
 _client: Optional[Client] = None

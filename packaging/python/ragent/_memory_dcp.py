@@ -47,7 +47,7 @@ class MemoryWriter(_Writer):  # type: ignore[misc]
     later values would be saved. `dcp.save` returns as soon as the state is copied.
     """
 
-    # With these, `dcp.async_save` takes the writer for the one that copies the state, and asks it first.
+    # With these, `dcp.async_save` asks the writer to copy the state, before it does anything else.
     _synchronize_after_execute = True
     should_synchronize_after_execute = True
 
