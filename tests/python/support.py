@@ -246,3 +246,118 @@ def wait_until(condition, message):
     while not condition():
         assert time.monotonic() < end, message()
         time.sleep(0.02)
+
+
+class AgentOfMemory:
+    """The side of the agent for checkpoints in memory of one node. It keeps the newest one of each kind."""
+
+    def __init__(self, folder, name="memory"):
+        self.path = str(folder / name)
+        self.environment = {"RAGENT_MEMORY_SOCKET": self.path}
+        self.requests = []
+        # In place of its own answers: by the request's name, an object, bytes, or None to close the connection.
+        self.answers = {}
+        self.held = {}
+        self._buffers = []
+        self._filling = None
+        self._lock = threading.Lock()
+        self._connections = []
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(self.path)
+        self._listener.listen()
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def asked(self, name):
+        """Returns the requests with this name."""
+        return [request for request in self.requests if request["ask"] == name]
+
+    def content(self, kind="state"):
+        """Returns the bytes that are held."""
+        held = self.held[kind]
+        return os.pread(held["descriptor"], held["bytes"], 0)
+
+    def replace(self, content, kind="state"):
+        """Changes the bytes that are held."""
+        self.held[kind]["bytes"] = len(content)
+        os.ftruncate(self.held[kind]["descriptor"], max(len(content), 1))
+        os.pwrite(self.held[kind]["descriptor"], content, 0)
+
+    def close(self):
+        for listener in [self._listener, *self._connections]:
+            # Unlike closing it, this ends the wait of its thread.
+            listener.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(DEADLINE)
+        for each in [self._listener, *self._connections]:
+            each.close()
+        for buffer in self._buffers:
+            os.close(buffer["descriptor"])
+
+    def _accept(self):
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
+            self._connections.append(connection)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, connection):
+        while packet := connection.recv(4097):
+            assert len(packet) <= 4096
+            request = json.loads(packet)
+            descriptors = []
+            with self._lock:
+                self.requests.append(request)
+                if request["ask"] in self.answers:
+                    answer = self.answers[request["ask"]]
+                else:
+                    answer, descriptors = getattr(self, "_" + request["ask"])(**request)
+            if answer is None:
+                connection.shutdown(socket.SHUT_RDWR)
+                return
+            text = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+            socket.send_fds(connection, [text], descriptors)
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _buffer(self, ask, step, bytes, kind, replicated):
+        held = [each["buffer"] for each in self.held.values()]
+        free = [buffer for buffer in self._buffers if buffer["buffer"] not in held and buffer["size"] >= bytes]
+        if not free:
+            descriptor = os.memfd_create("buffer")
+            os.ftruncate(descriptor, bytes)
+            free = [{"buffer": len(self._buffers), "size": bytes, "descriptor": descriptor}]
+            self._buffers += free
+        self._filling = {**free[0], "step": step, "kind": kind, "replicated": replicated}
+        answer = {"buffer": free[0]["buffer"], "size": free[0]["size"], "waited": 0.0}
+        return answer, [os.dup(free[0]["descriptor"])]
+
+    def _saved(self, ask, step, bytes):
+        filling, self._filling = self._filling, None
+        assert filling["step"] == step and bytes <= filling["size"]
+        self.held[filling["kind"]] = {**filling, "bytes": bytes}
+        return {"taken": True}, []
+
+    def _load(self, ask, kind):
+        held = self.held.get(kind)
+        if held is None:
+            return {"step": None}, []
+        answer = {"step": held["step"], "bytes": held["bytes"], "replicated": held["replicated"]}
+        return answer, [os.open(f"/proc/self/fd/{held['descriptor']}", os.O_RDONLY)]
+
+    def _newest(self, ask):
+        return {"step": max((held["step"] for held in self.held.values()), default=None)}, []
+
+    def _unusable(self, ask, step, reason):
+        assert len(reason.encode()) <= 200 and "\n" not in reason
+        return {"noted": True}, []

@@ -1,0 +1,278 @@
+"""Asks the agent for buffers of checkpoints in memory, and maps them.
+
+The agent listens at the path in `RAGENT_MEMORY_SOCKET`. A process has one connection, which it opens for the first request. A request
+and its answer are one packet each, a JSON object of at most 4,096 bytes. An answer may carry one descriptor:
+
+| request | answer |
+|---|---|
+| `buffer`: step, bytes, kind, replicated | a memfd to write into, its number and size; or `refused` and why |
+| `saved`: step, bytes | `taken`, or `refused` and why |
+| `load`: kind | `step` null; or step, bytes, replicated, and a memfd to read |
+| `newest` | the newest step that is whole, or null |
+| `unusable`: step, reason | `noted` |
+
+If the connection breaks, or an answer makes no sense, memory is off for the rest of this process. The agent reuses a few buffers,
+so this module keeps their mappings: the pages of a new one would have to be found again for each save.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import socket
+import struct
+import sys
+import threading
+import warnings
+from typing import Any, Dict, List, Optional, Set, Tuple
+
+from ._memory_errors import DamagedError
+
+_MAX_PACKET = 4096
+_MAX_REASON = 200
+# The agent has two buffers for each worker, and a third one while a size changes.
+_MAX_MAPPINGS = 3
+# The agent answers each request but `load` within 120 s.
+_PATIENCE = 180.0
+# Buffers are asked for in multiples of this, so that objects whose size varies by some bytes do not need a new one.
+_GRAIN = 1 << 20
+
+_get = os.environ.get
+# Only this process is a worker, not one that is forked from it.
+_process = os.getpid()
+
+
+class Mapping:
+    """A buffer of the agent in the memory of this process. It is unmapped when nothing refers to it any more."""
+
+    def __init__(self, descriptor: int, size: int, number: int = -1, is_writable: bool = False) -> None:
+        """Maps the file, and closes the descriptor."""
+        try:
+            if not 0 < size <= os.fstat(descriptor).st_size:
+                raise ValueError(f"the file of a buffer has no {size} bytes")
+            self.number = number
+            self.size = size
+            protection = mmap.PROT_READ | mmap.PROT_WRITE if is_writable else mmap.PROT_READ
+            self.memory = mmap.mmap(descriptor, size, mmap.MAP_SHARED, protection)
+        finally:
+            os.close(descriptor)
+        # The tensors in it, and the layout that they have.
+        self._views: Optional[Tuple[Any, List[Any]]] = None
+        # CUDA's functions and the address, or nothing if CUDA has refused.
+        self._registered: Optional[Tuple[Any, ...]] = None
+
+    def views_of(self, layout: Any) -> List[Any]:
+        """Returns the tensors of the layout. They are made once for each layout."""
+        if self._views is None or self._views[0] is not layout:
+            self._views = (layout, layout.views(self.memory))
+        return self._views[1]
+
+    def register(self) -> None:
+        """Lets CUDA copy to this memory directly. If CUDA refuses, copies go through memory of the driver."""
+        if self._registered is None:
+            torch: Any = sys.modules["torch"]
+            runtime = torch.cuda.cudart()
+            address = torch.frombuffer(self.memory, dtype=torch.uint8).data_ptr()
+            has_succeeded = int(runtime.cudaHostRegister(address, self.size, 0)) == 0
+            self._registered = (runtime, address) if has_succeeded else ()
+            if not has_succeeded:
+                # CUDA keeps the error, and torch would raise it for the next kernel that it starts.
+                with contextlib.suppress(RuntimeError):
+                    torch.zeros(1, device="cuda")
+
+    def release(self) -> None:
+        """Ends the registration with CUDA, and forgets the views."""
+        registered, self._registered = self._registered, None
+        if registered:
+            runtime, address = registered
+            runtime.cudaHostUnregister(address)
+        self._views = None
+
+
+class Client:
+    """The connection of this process to its agent."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.is_off = False
+        self._socket: Optional[socket.socket] = None
+        self._lock = threading.Lock()
+        self._mappings: List[Mapping] = []
+        self._warned: Set[str] = set()
+
+    def buffer(self, step: int, size: int, kind: str, is_replicated: bool) -> Optional[Mapping]:
+        """Returns a buffer for a checkpoint of `size` bytes. `None` if the agent refuses it, or memory is off."""
+        needed = -(-size // _GRAIN) * _GRAIN
+        with self._lock:
+            answer, descriptor = self._ask(
+                {"ask": "buffer", "step": step, "bytes": needed, "kind": kind, "replicated": is_replicated}
+            )
+            if "buffer" not in answer:
+                _close(descriptor)
+                return None
+            try:
+                number, given = _whole(answer, "buffer"), _whole(answer, "size")
+                if given < needed or descriptor is None:
+                    raise ValueError(f"a buffer of {needed} bytes was asked for, and the answer is {answer!r}")
+                return self._mapping(descriptor, number, given)
+            except (OSError, ValueError) as error:
+                self._turn_off(error)
+                return None
+
+    def _mapping(self, descriptor: int, number: int, size: int) -> Mapping:
+        for place, known in enumerate(self._mappings):
+            if known.number == number:
+                del self._mappings[place]
+                if known.size == size:
+                    os.close(descriptor)
+                    self._mappings.append(known)
+                    return known
+                # The agent has replaced it.
+                known.release()
+                break
+        while len(self._mappings) >= _MAX_MAPPINGS:
+            self._mappings.pop(0).release()
+        mapping = Mapping(descriptor, size, number, is_writable=True)
+        self._mappings.append(mapping)
+        return mapping
+
+    def saved(self, step: int, size: int) -> bool:
+        """Reports that the buffer for this step is filled. True if the agent has taken it."""
+        with self._lock:
+            answer, descriptor = self._ask({"ask": "saved", "step": step, "bytes": size})
+            _close(descriptor)
+            return answer.get("taken") is True
+
+    def load(self, kind: str) -> Optional[Tuple[int, bool, Mapping]]:
+        """Returns the step to continue from, if it is replicated, and its content. `None` if nothing is in memory."""
+        with self._lock:
+            # The agent ends the wait, as it may fetch the content from another node. A rank that ended it would begin at another
+            # step than all others.
+            answer, descriptor = self._ask({"ask": "load", "kind": kind}, patience=None)
+            step = answer.get("step")
+            if not isinstance(step, int):
+                _close(descriptor)
+                return None
+            try:
+                if descriptor is None:
+                    raise ValueError("the answer has no descriptor")
+                return step, answer.get("replicated") is True, Mapping(descriptor, _whole(answer, "bytes"))
+            except (OSError, ValueError) as error:
+                # Other ranks may have theirs, so this one must not begin at another step.
+                damage = DamagedError(f"failed to map step {step} in memory: {error}")
+        self.unusable(step, damage)
+        raise damage
+
+    def newest(self) -> Optional[int]:
+        """Returns the newest step that is whole."""
+        with self._lock:
+            answer, descriptor = self._ask({"ask": "newest"})
+            _close(descriptor)
+            step = answer.get("step")
+            return step if isinstance(step, int) else None
+
+    def unusable(self, step: int, error: BaseException) -> None:
+        """Reports that this process cannot continue from the checkpoint that it was given."""
+        reason = " ".join(str(error).split()) or type(error).__name__
+        short = reason.encode(errors="replace")[:_MAX_REASON].decode(errors="ignore")
+        with self._lock:
+            _, descriptor = self._ask({"ask": "unusable", "step": step, "reason": short})
+            _close(descriptor)
+
+    def _ask(
+        self, request: Dict[str, Any], patience: Optional[float] = _PATIENCE
+    ) -> Tuple[Dict[str, Any], Optional[int]]:
+        """Returns the answer and its descriptor. The answer is empty if memory is off, or is turned off by an error."""
+        if self.is_off:
+            return {}, None
+        try:
+            if self._socket is None:
+                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+                self._socket.settimeout(_PATIENCE)
+                self._socket.connect(self.path)
+            self._socket.settimeout(patience)
+            self._socket.sendall(json.dumps(request, ensure_ascii=False).encode())
+            answer, descriptor = self._receive(self._socket)
+        except (OSError, ValueError) as error:
+            self._turn_off(error)
+            return {}, None
+        except BaseException:
+            # Of a signal handler. The next request would get the answer to this one.
+            self._close()
+            raise
+        why = answer.get("refused")
+        if why is not None and why not in self._warned:
+            self._warned.add(str(why))
+            _warn(f"failed to save a checkpoint in memory: {why}; training goes on without it")
+        return answer, descriptor
+
+    def _receive(self, connection: socket.socket) -> Tuple[Dict[str, Any], Optional[int]]:
+        room = socket.CMSG_SPACE(4 * struct.calcsize("i"))
+        packet, control, _, _ = connection.recvmsg(_MAX_PACKET + 1, room, socket.MSG_CMSG_CLOEXEC)
+        descriptors: List[int] = []
+        for level, kind, data in control:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                count = len(data) // struct.calcsize("i")
+                descriptors.extend(struct.unpack(f"{count}i", data[: count * struct.calcsize("i")]))
+        try:
+            if not packet:
+                raise ConnectionError("the agent has closed the connection")
+            if len(packet) > _MAX_PACKET or len(descriptors) > 1:
+                raise ValueError("the answer is too long")
+            answer = json.loads(packet)
+            if not isinstance(answer, dict):
+                raise ValueError(f"the answer is {answer!r}")
+        except (OSError, ValueError, RecursionError) as error:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise ValueError(str(error)) from None
+        return answer, descriptors[0] if descriptors else None
+
+    def _turn_off(self, error: Exception) -> None:
+        self._close()
+        _warn(
+            f"failed to ask the agent for memory at `{self.path}`: {error}; this process saves no more checkpoints in memory: "
+            "read the log of the agent"
+        )
+
+    def _close(self) -> None:
+        self.is_off = True
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        for mapping in self._mappings:
+            mapping.release()
+        self._mappings.clear()
+
+
+_client: Optional[Client] = None
+
+
+def client() -> Optional[Client]:
+    """Returns the connection to the agent. `None` if there is no agent, memory is off, or this process was forked."""
+    global _client
+    # A process that imports modules before it becomes a worker has the variable only then.
+    path = _get("RAGENT_MEMORY_SOCKET")
+    if not path or os.getpid() != _process:
+        return None
+    if _client is None or _client.path != path:
+        _client = Client(path)
+    return None if _client.is_off else _client
+
+
+def _whole(answer: Dict[str, Any], name: str) -> int:
+    value = answer.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"its {name} is {value!r}")
+    return value
+
+
+def _close(descriptor: Optional[int]) -> None:
+    if descriptor is not None:
+        os.close(descriptor)
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, RuntimeWarning, stacklevel=5)

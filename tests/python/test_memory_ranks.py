@@ -1,0 +1,262 @@
+"""`ragent.checkpoint` with several ranks of torch: DTensor, FSDP2 and torch.distributed.checkpoint."""
+
+import contextlib
+
+import pytest
+from support import AgentOfMemory, free_port, needs
+
+pytestmark = pytest.mark.usefixtures("needs_torch")
+
+RANKS = 2
+
+# What each script begins with.
+BEGIN = """
+import copy, os, random, sys, warnings
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+import ragent.checkpoint as memory
+from torch.distributed.device_mesh import init_device_mesh
+try:
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+    from torch.distributed.fsdp import fully_shard
+except ImportError:
+    print("skipped: this torch has no FSDP2")
+    sys.exit()
+warnings.simplefilter("error", RuntimeWarning)
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
+
+def local(value):
+    return value.to_local() if isinstance(value, DTensor) else value
+
+class Training:
+    def __init__(self, seed):
+        torch.manual_seed(seed)
+        # Neither 5 nor 3 rows are divisible by the number of ranks.
+        self.model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Linear(5, 3), torch.nn.Linear(3, 1))
+        for layer in self.model:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(self.model, mesh=mesh)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
+        torch.manual_seed(100 * seed + rank)
+        random.seed(rank)
+
+    def steps(self, count):
+        losses = []
+        for _ in range(count):
+            loss = self.model(torch.randn(8, 4)).square().mean() * random.random()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    def check_equal(self, other):
+        pairs = zip(self.model.parameters(), other.model.parameters())
+        assert all(torch.equal(local(mine), local(theirs)) for mine, theirs in pairs)
+
+"""
+
+
+@pytest.fixture
+def ranks(sandbox, tmp_path):
+    """Runs a script on all ranks, each with an agent of its own. Returns the agents."""
+    with contextlib.ExitStack() as stack:
+
+        def run(text):
+            text = BEGIN + text + "\ndist.barrier()\ndist.destroy_process_group()\nprint('done')\n"
+            script = sandbox.write("main.py", text)
+            agents, runs = [], []
+            port = str(free_port())
+            for rank in range(RANKS):
+                agent = stack.enter_context(AgentOfMemory(tmp_path, f"memory{rank}"))
+                agents.append(agent)
+                names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": RANKS, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+                names = {name: str(value) for name, value in names.items()}
+                runs.append(sandbox.start(script, env={**names, **agent.environment, "GLOO_SOCKET_IFNAME": "lo"}))
+            for each in runs:
+                each.succeeds()
+            skipped = [line for line in runs[0].stdout.splitlines() if line.startswith("skipped: ")]
+            if skipped:
+                pytest.skip(skipped[0])
+            assert all("done" in each.stdout for each in runs)
+            return agents
+
+        yield run
+
+
+def test_fsdp2(ranks):
+    """Each rank saves its own shards, and loads them into a new model, whose optimizer has no state yet."""
+    agents = ranks(
+        """
+training = Training(1)
+training.steps(2)
+assert memory.save(2, {"model": training.model, "optimizer": training.optimizer})
+expected = training.steps(3)
+for steps_before in (0, 1):
+    other = Training(2)
+    other.steps(steps_before)
+    assert memory.load({"model": other.model, "optimizer": other.optimizer}) == 2
+    moment = other.optimizer.state_dict()["state"][0]["exp_avg"]
+    assert isinstance(moment, DTensor) and moment.placements == (Shard(0),)
+    assert other.steps(3) == expected
+    training.check_equal(other)
+"""
+    )
+    assert agents[0].content() != agents[1].content()
+
+
+def test_other_placements(ranks):
+    """A DTensor that is spread in another way does not fit."""
+    agents = ranks(
+        """
+whole = torch.arange(8.0).reshape(4, 2)
+assert memory.save(1, {"x": distribute_tensor(whole, mesh, [Shard(0)])})
+same = distribute_tensor(torch.zeros(4, 2), mesh, [Shard(0)])
+assert memory.load({"x": same}) == 1 and torch.equal(same.full_tensor(), whole)
+for other in (distribute_tensor(torch.zeros(4, 2), mesh, [Replicate()]), torch.zeros(2, 2)):
+    try:
+        memory.load({"x": other})
+    except memory.MismatchError as error:
+        assert local(other).abs().max() == 0 and "`x`" in str(error), error
+    else:
+        raise SystemExit("no error")
+"""
+    )
+    assert all(len(agent.asked("unusable")) == 2 for agent in agents)
+
+
+DCP = """
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+def state_of(training, extra):
+    model, optimizer = get_state_dict(training.model, training.optimizer)
+    return {"model": model, "optimizer": optimizer, "extra": extra, "rng": memory.rng()}
+
+"""
+
+
+@pytest.mark.parametrize("caching", [False, True])
+def test_dcp(ranks, caching):
+    """A rank needs only what it has written itself, also of what several ranks have, and with cached plans."""
+    agents = ranks(
+        DCP
+        + f"""
+caching = {caching}
+import inspect
+if caching and "enable_plan_caching" not in inspect.signature(dcp.DefaultSavePlanner).parameters:
+    print("skipped: this torch does not cache plans")
+    sys.exit()
+planner = lambda: dcp.DefaultSavePlanner(enable_plan_caching=True) if caching else dcp.DefaultSavePlanner()
+training = Training(1)
+if caching:
+    # The cache belongs to the class of the planner, so a writer may see its first plan when it is cached already.
+    training.steps(1)
+    state = state_of(training, {{"same": torch.zeros(3), "text": "a", "epoch": 0}})
+    dcp.save(state, checkpoint_id="disk", planner=planner())
+"""
+        + """
+reader = memory.MemoryReader()
+assert reader.step is None
+for step in range(3):
+    training.steps(1)
+    writer = memory.MemoryWriter(step)
+    extra = {"same": torch.full((3,), float(step)), "text": f"step {step}", "epoch": step}
+    dcp.save(state_of(training, extra), storage_writer=writer, planner=planner())
+    assert writer.taken
+expected = training.steps(2)
+
+other = Training(2)
+extra = {"same": torch.zeros(3), "text": "", "epoch": -1}
+state = state_of(other, extra)
+reader = memory.MemoryReader()
+assert reader.step == 2
+dcp.load(state, storage_reader=reader)
+set_state_dict(other.model, other.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+assert extra == {"same": extra["same"], "text": "step 2", "epoch": 2} and extra["same"].tolist() == [2.0] * 3, extra
+# `get_state_dict` and `set_state_dict` draw no numbers, so the generators are those of the save.
+assert other.steps(2) == expected
+training.check_equal(other)
+with open("/proc/self/maps") as file:
+    assert not [line for line in file if "memfd:buffer" in line and "r--s" in line]
+
+# The reader may be used again, for a part of the state.
+extra = {"same": torch.zeros(3)}
+dcp.load({"extra": extra}, storage_reader=reader)
+assert extra["same"].tolist() == [2.0] * 3
+assert memory.load({}) is None
+"""
+    )
+    assert all(not agent.asked("unusable") for agent in agents)
+
+
+def test_dcp_with_other_placements(ranks):
+    """What the rank has not written is an error before anything is changed."""
+    agents = ranks(
+        """
+rows = distribute_tensor(torch.arange(16.0).reshape(4, 4), mesh, [Shard(0)])
+dcp.save({"x": rows}, storage_writer=memory.MemoryWriter(1))
+for placement in (Shard(1), Replicate()):
+    other = distribute_tensor(torch.zeros(4, 4), mesh, [placement])
+    try:
+        dcp.load({"x": other}, storage_reader=memory.MemoryReader())
+    except (Exception, CheckpointException) as error:
+        assert "this rank has not saved all that it needs of `x`" in str(error), error
+        assert local(other).abs().max() == 0
+    else:
+        raise SystemExit("no error")
+"""
+    )
+    assert all(len(agent.asked("unusable")) == 2 for agent in agents)
+
+
+def test_async_save(ranks):
+    """`dcp.async_save` is refused, whoever copies the state."""
+    agents = ranks(
+        """
+if not hasattr(dcp, "async_save"):
+    print("skipped: this torch has no async_save")
+    sys.exit()
+kinds = [{}]
+try:
+    from torch.distributed.checkpoint.staging import BlockingAsyncStager
+    kinds.append({"async_stager": BlockingAsyncStager()})
+except ImportError:
+    pass
+for options in kinds:
+    try:
+        dcp.async_save({"x": torch.ones(3)}, storage_writer=memory.MemoryWriter(1), **options).result()
+    except (Exception, CheckpointException) as error:
+        assert "use `dcp.save`" in str(error), error
+    else:
+        raise SystemExit("no error")
+"""
+    )
+    assert all(not agent.requests for agent in agents)
+
+
+def test_dcp_without_an_agent(sandbox):
+    """Nothing is saved, and nothing fails."""
+    needs("torch")
+    sandbox.run(
+        """
+        import warnings
+        import torch
+        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint.api import CheckpointException
+        import ragent.checkpoint as memory
+
+        writer = memory.MemoryWriter(3)
+        dcp.save({"x": torch.ones(3)}, storage_writer=writer)
+        assert writer.taken is False and memory.MemoryReader().step is None
+        try:
+            dcp.load({"x": torch.ones(3)}, storage_reader=memory.MemoryReader())
+        except (Exception, CheckpointException) as error:
+            assert "it has no checkpoint" in str(error), error
+        else:
+            raise SystemExit("no error")
+        """
+    ).succeeds()
