@@ -127,7 +127,7 @@ impl PartKeeper {
     /// Creates a keeper that holds nothing. `seed` decides the jitter.
     pub fn new(settings: MemorySettings, seed: u64) -> Self {
         let pauses = Pauses::new(copying::RETRY_FIRST, copying::RETRY_MAX, seed);
-        let is_used = settings.address.is_some();
+        let (is_used, left) = (settings.address.is_some(), settings.left);
         Self {
             settings,
             round: None,
@@ -146,7 +146,7 @@ impl PartKeeper {
             obstacle: None,
             unusable: None,
             costs: VecDeque::new(),
-            left: MemoryLeft::default(),
+            left,
             is_short: false,
             is_watching: false,
             is_used,
@@ -154,6 +154,12 @@ impl PartKeeper {
             has_news: false,
             effects: VecDeque::new(),
         }
+    }
+
+    /// Sets the address at which other agents reach this one. It is known when a stream to the coordinator is open.
+    pub fn set_address(&mut self, address: String) {
+        self.settings.address = Some(address);
+        self.is_used = true;
     }
 
     /// Begins a round with a place for this node. The admission's plan is constant for the round.
@@ -374,9 +380,8 @@ impl PartKeeper {
 
     /// Stops to save, and makes the coordinator stop all nodes.
     fn turn_all_off(&mut self, why: &str) {
-        let why = fitted(&format!("{OFF}{why}"));
-        self.obstacle = Some(why.clone());
-        self.turn_off(why);
+        self.obstacle = Some(fitted(&format!("{OFF}{why}")));
+        self.turn_off(why.to_owned());
     }
 
     /// Frees parts if workers may need the memory: first those of other nodes, and then all.

@@ -419,6 +419,12 @@ impl Node {
         taken
     }
 
+    /// Sets the address at which other agents fetch the checkpoints that this node keeps. Comes before
+    /// [`Self::handle_connected`].
+    pub fn set_memory_address(&mut self, address: String) {
+        self.agent.set_memory_address(address);
+    }
+
     /// Handles an event of the driver that concerns checkpoints in memory.
     pub fn handle_memory(&mut self, now: Instant, input: memory::Input) {
         self.begin(now);

@@ -19,7 +19,7 @@ use std::{
     collections::{HashMap, VecDeque},
     io,
     net::{SocketAddr, TcpListener as StdTcpListener},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Instant,
 };
@@ -33,6 +33,7 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
+pub(crate) use self::worker_sockets::path as socket_path;
 use self::{
     buffers::Buffers,
     event::{AnswerSender, Event, Reply, ReplySender, TransferAnswer, memory_left},
@@ -121,10 +122,10 @@ impl MemoryService {
         self.listener.as_ref()?.local_addr().ok().map(|address| address.port())
     }
 
-    /// Returns the path for `RAGENT_MEMORY_SOCKET` of a worker, while sockets are open.
-    pub fn socket_path(&self, worker: LocalRank) -> Option<PathBuf> {
+    /// Returns the folder with the sockets of the workers, while they are open.
+    pub fn socket_folder(&self) -> Option<&Path> {
         let folder = self.folder.as_ref().filter(|_| self.sockets.is_some())?;
-        Some(worker_sockets::path(folder.path(), worker))
+        Some(folder.path())
     }
 
     /// Carries out an effect of the machine. Nothing blocks, except that sockets are opened at once.

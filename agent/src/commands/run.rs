@@ -462,11 +462,12 @@ async fn take_part(
     let registrations = registered(spec, socket.as_deref(), &services.name);
     renew(registration.as_ref(), &registrations);
     let stores = WorkerStores::new(stores, services.store_port_mode(spec));
+    let memory = services.memory_service(spec).map_err(system("listen for other agents"))?;
     let since = (!spec.is_first_start()).then_some(began);
     let agent = services.agent_spec(spec, log, measures, start_screen, since);
     let mut coordinator = services.coordinator();
     let ending = tokio::select! {
-        ending = agent_driver::drive(agent, stores, supervisor, signals, &mut notices.queue, &mut service_manager) => ending,
+        ending = agent_driver::drive(agent, (stores, memory), supervisor, signals, &mut notices.queue, &mut service_manager) => ending,
         never = keep_registered(registration.as_ref(), spec, socket.as_deref(), &mut coordinator) => match never {},
     };
     service_manager.report_stopping();

@@ -39,12 +39,14 @@ use ragent_base::{
     report::{news::round_lines::RoundLines, service_manager::ServiceManager, telemetry::Log},
     secret::{Credentials, Origin, Secret, Unsecured, file},
     spec::{Endpoint, StorePorts},
+    sys::host::ThisHost,
 };
 use ragent_benches::{cpu_time, now, observers::Observers};
 use ragent_core::{
     agent::AgentSettings, memory::MemorySettings, steps::NodeSteps, supervisor::GroupEnd,
 };
 use ragent_node::{
+    memory::{MemoryService, MemoryServiceSettings},
     node::{
         destination::Destination,
         driver::{self, AgentSpec, StartScreen},
@@ -367,8 +369,19 @@ async fn run_agent(
     let mut supervisor = SupervisorHandle { commands, events, task };
     let mut nobody = ServiceManager::default();
     let (_notices, mut notices) = mpsc::channel(1);
-    let mut agent =
-        pin!(driver::drive(spec, stores, &mut supervisor, &mut signals, &mut notices, &mut nobody));
+    let memory = MemoryService::new(MemoryServiceSettings {
+        credentials: spec.credentials.clone(),
+        socket_dir: ThisHost.socket_dir(),
+        listener: None,
+    })?;
+    let mut agent = pin!(driver::drive(
+        spec,
+        (stores, memory),
+        &mut supervisor,
+        &mut signals,
+        &mut notices,
+        &mut nobody
+    ));
     loop {
         tokio::select! {
             ending = &mut agent => anyhow::bail!("an agent has ended: {:?}", ending?),

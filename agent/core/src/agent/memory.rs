@@ -16,6 +16,11 @@ impl Agent {
         self.memory.report()
     }
 
+    /// Sets the address at which other agents fetch what this node keeps.
+    pub(crate) fn set_memory_address(&mut self, address: String) {
+        self.memory.set_address(address);
+    }
+
     /// Returns true if a worker waits for memory, so that its group makes no progress.
     pub fn has_workers_that_wait_for_memory(&self) -> bool {
         self.memory.has_waiting_workers()

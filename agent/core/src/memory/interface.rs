@@ -22,6 +22,8 @@ pub struct MemorySettings {
     pub has_copies: bool,
     /// The address at which other agents reach this one; `None` if content must not cross the network.
     pub address: Option<String>,
+    /// The memory at the start.
+    pub left: MemoryLeft,
 }
 
 impl MemorySettings {
@@ -34,6 +36,7 @@ impl MemorySettings {
             reserve: 0,
             has_copies: false,
             address: None,
+            left: MemoryLeft::default(),
         }
     }
 }

@@ -23,12 +23,26 @@ impl PartKeeper {
             needed: needed.unwrap_or(0).min(MEMORY_BYTES_MAX),
             limit: self.settings.limit.min(MEMORY_BYTES_MAX),
             address: self.settings.address.clone(),
-            obstacle: self.obstacle.clone(),
+            obstacle: self.obstacle.clone().or_else(|| self.no_copies()),
             waits_for_buffer: self.waiting_rank(),
             cost: self.cost(),
             fetch_time: self.restore.time,
             oom_kills: self.left.oom_kills,
         })
+    }
+
+    /// Returns the reason why parts that this node holds are copied to no other.
+    fn no_copies(&self) -> Option<String> {
+        let round = self.round.as_ref().filter(|round| round.nodes > 1)?;
+        let needs_copy = self.parts.values().any(|part| !part.about.is_replicated);
+        if !needs_copy || !self.settings.has_copies || round.buddy.is_some() {
+            return None;
+        }
+        let why = match self.settings.address {
+            None => "the job has no secret (ragent secret --init)",
+            Some(_) => "no other node is on another host and in another failure domain",
+        };
+        Some(format!("no copies: {why}"))
     }
 
     /// Returns the memory that a part of this size needs with all copies: two of its own, and two of the ward.

@@ -1,6 +1,7 @@
 //! Bundles the services that a node has on its port, and the endpoint of its coordinator.
 
 use std::{
+    io,
     net::IpAddr,
     path::PathBuf,
     sync::Arc,
@@ -11,10 +12,13 @@ use ragent_base::{
     net::Reach,
     report::{measures::NodeMeasures, news::round_lines::RoundLines, telemetry::Log},
     spec::{JobSpec, RendezvousMethod},
-    sys::host::ThisHost,
+    sys::{host::ThisHost, memory},
 };
 use ragent_coordinator::metrics::MetricsPage;
-use ragent_core::{agent::AgentSettings, memory::MemorySettings};
+use ragent_core::{
+    agent::AgentSettings,
+    memory::{MemoryLeft, MemorySettings},
+};
 use ragent_election::claim;
 use ragent_leadership::Leadership;
 use ragent_proto::convert::NotHere;
@@ -25,6 +29,7 @@ use ragent_rendezvous::{
 };
 use ragent_store::StoreHandle;
 use tokio::sync::watch;
+use tracing::warn;
 
 use super::{
     address::store_reach,
@@ -32,10 +37,13 @@ use super::{
     search::driver::{Search, SearchResponder},
     server::Server,
 };
-use crate::node::{
-    destination::Destination,
-    driver::{AgentSpec, StartScreen},
-    worker_stores::StorePortMode,
+use crate::{
+    memory::{MemoryService, MemoryServiceSettings},
+    node::{
+        destination::Destination,
+        driver::{AgentSpec, StartScreen},
+        worker_stores::{StorePortMode, listen_after},
+    },
 };
 
 /// The services of a node on its port, and the endpoint of its coordinator.
@@ -128,7 +136,7 @@ impl NodeServices {
             since,
             local_addr: spec.local_addr.clone(),
             settings: AgentSettings {
-                memory: MemorySettings::off(),
+                memory: memory_settings(spec),
                 stop_grace: spec.shared.timeouts.stop_grace,
                 join_timeout: spec.shared.timeouts.join,
                 silence,
@@ -146,6 +154,29 @@ impl NodeServices {
             state_file: self.state_file.clone(),
             not_here: self.not_here.clone(),
         }
+    }
+
+    /// Opens what keeps checkpoints in memory on this node. Other agents reach it if the job has several nodes and a
+    /// secret.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's error.
+    pub fn memory_service(&self, spec: &JobSpec) -> io::Result<MemoryService> {
+        let has_copies = spec.shared.memory_copies > 0 && spec.shared.nodes.max() > 1;
+        let is_reached =
+            has_copies && spec.memory.limit != Some(0) && spec.credentials.is_secured();
+        let reach = store_reach(self.reach, spec.local_addr.as_deref());
+        let listener = is_reached.then(|| listen_after(None, reach, spec.memory.ports));
+        // Without copies, a job is as well off as before.
+        let warn_of = |error: &io::Error| {
+            warn!(%error, "failed to listen for copies of checkpoints in memory, so this node keeps and sends none");
+        };
+        MemoryService::new(MemoryServiceSettings {
+            credentials: spec.credentials.clone(),
+            socket_dir: ThisHost.socket_dir(),
+            listener: listener.and_then(|listener| listener.inspect_err(warn_of).ok()),
+        })
     }
 
     /// Returns the ports of this node's worker stores.
@@ -193,5 +224,28 @@ impl NodeServices {
     pub fn stop(self) {
         self.server.stop();
         drop(self.search_responder);
+    }
+}
+
+/// The part of the memory that checkpoints may use without `--memory-limit`.
+const LIMIT_PART: u64 = 3;
+/// The part of the memory that stays free for workers.
+const RESERVE_PART: u64 = 10;
+/// The least memory that stays free: 2 GiB.
+const RESERVE_MIN: u64 = 2 << 30;
+
+fn memory_settings(spec: &JobSpec) -> MemorySettings {
+    let total = memory::total().unwrap_or(0);
+    MemorySettings {
+        workers: spec.local_world_size,
+        host_name: ThisHost.name(),
+        limit: spec.memory.limit.unwrap_or(total / LIMIT_PART),
+        reserve: (total / RESERVE_PART).max(RESERVE_MIN),
+        has_copies: spec.shared.memory_copies > 0,
+        address: None,
+        left: MemoryLeft {
+            available: memory::available().unwrap_or(0),
+            oom_kills: memory::oom_kills(),
+        },
     }
 }

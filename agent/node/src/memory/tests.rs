@@ -76,7 +76,7 @@ fn with_socket() -> (MemoryService, TempDir, PathBuf) {
     let (mut service, folder) = service(Credentials::default(), "job");
     let opened = Effect::OpenSockets { round: round(1), workers: NonZeroU32::MIN };
     service.carry_out(opened);
-    let path = service.socket_path(LocalRank(0)).unwrap();
+    let path = socket_path(service.socket_folder().unwrap(), LocalRank(0));
     (service, folder, path)
 }
 
@@ -297,7 +297,7 @@ async fn newer_connections_and_rounds_replace_older_ones() {
     let last = spawn_blocking(move || last.receive().unwrap().0);
     assert_eq!(last.await.unwrap(), json!({"step": null}));
     service.carry_out(Effect::CloseSockets);
-    assert!(!path.exists() && service.socket_path(LocalRank(0)).is_none());
+    assert!(!path.exists() && service.socket_folder().is_none());
 }
 
 const OWN: TransferId = TransferId { is_foreign: false, number: 1 };

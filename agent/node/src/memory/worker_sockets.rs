@@ -79,7 +79,7 @@ impl Drop for WorkerSockets {
 }
 
 /// Returns the path of the socket of a worker, for `RAGENT_MEMORY_SOCKET`.
-pub(super) fn path(folder: &Path, worker: LocalRank) -> PathBuf {
+pub(crate) fn path(folder: &Path, worker: LocalRank) -> PathBuf {
     folder.join(format!("{worker}.memory"))
 }
 

@@ -13,7 +13,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     net::{IpAddr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -70,6 +70,7 @@ use super::{
     store_path::StorePath,
     worker_stores::{StoreEvent, WorkerStores, admission_of},
 };
+use crate::memory::MemoryService;
 use crate::notices::{NoticeAnswer, NoticeRequest};
 use crate::workers::driver::{SupervisorCommand, SupervisorEvent, SupervisorHandle};
 
@@ -163,7 +164,7 @@ pub enum DriveError {
 /// Returns [`DriveError`] if the node can no longer take part.
 pub async fn drive(
     spec: AgentSpec,
-    stores: WorkerStores,
+    (stores, memory): (WorkerStores, MemoryService),
     supervisor: &mut SupervisorHandle,
     signals: &mut mpsc::Receiver<Signal>,
     notices: &mut mpsc::Receiver<NoticeRequest>,
@@ -177,6 +178,7 @@ pub async fn drive(
         node: Node::new(now, spec.settings.clone()),
         spec,
         stores,
+        memory,
         commands: supervisor.commands.clone(),
         streams: BTreeMap::new(),
         proof: ProofOfId::default(),
@@ -227,6 +229,7 @@ pub async fn drive(
             }
             Some(event) = events.recv() => driver.handle_event(event),
             Some(request) = notices.recv() => driver.handle_notice(request),
+            input = driver.memory.next() => driver.node.handle_memory(clock::now(), input),
             () = driver.spec.destination.leader_changed() => driver.handle_own_leader(),
             news = news_of(&mut driver.spec.leadership) => match news {
                 Some(superseded) => driver.handle_superseded(superseded),
@@ -288,6 +291,7 @@ struct NodeDriver<'a> {
     node: Node,
     spec: AgentSpec,
     stores: WorkerStores,
+    memory: MemoryService,
     commands: mpsc::Sender<SupervisorCommand>,
     streams: BTreeMap<StreamNumber, mpsc::Sender<FromNode>>,
     proof: ProofOfId,
@@ -563,7 +567,9 @@ impl NodeDriver<'_> {
                 let job_uid = self.node.agent().job_uid().cloned();
                 let job_uid = job_uid.unwrap_or_else(|| JobUid::new(""));
                 self.spec.start_screen.handle_workers().await;
-                self.order(SupervisorCommand::Start { admission, job_uid }).await;
+                self.memory.set_job(job_uid.clone());
+                let memory_folder = self.memory.socket_folder().map(Path::to_owned);
+                self.order(SupervisorCommand::Start { admission, job_uid, memory_folder }).await;
             }
             Action::Stop { signal, grace } => {
                 self.order(SupervisorCommand::Stop { signal, grace }).await
@@ -602,7 +608,7 @@ impl NodeDriver<'_> {
                 let line = self.spec.lines.waiting(&wait, &endpoint, &self.spec.run_id);
                 line.iter().for_each(|line| telemetry::line(line));
             }
-            Action::Memory(_) => {}
+            Action::Memory(effect) => self.memory.carry_out(effect),
             Action::Finish(_) => debug_assert!(false, "handled by the caller"),
         }
         Ok(())

@@ -195,23 +195,36 @@ impl WorkerStores {
     }
 
     fn listen(&self, reach: Reach, ports: StorePorts) -> io::Result<std::net::TcpListener> {
-        let StorePorts::Range { first, last } = ports else {
-            return net::listen(reach, 0);
-        };
-        let (first, last) = (first.get(), last.get());
-        let start = match self.last_port {
-            Some(port) if (first..last).contains(&port) => port + 1,
-            Some(_) | None => first,
-        };
-        let mut error = io::ErrorKind::AddrInUse.into();
-        for port in (start..=last).chain(first..start) {
-            match net::listen(reach, port) {
-                Ok(listener) => return Ok(listener),
-                Err(refusal) => error = refusal,
-            }
-        }
-        Err(error)
+        listen_after(self.last_port, reach, ports)
     }
+}
+
+/// Listens on a free port of a range. Begins with the one after `last_port`, which was used before.
+///
+/// # Errors
+///
+/// Returns the system's error about the last port that was tried.
+pub fn listen_after(
+    last_port: Option<u16>,
+    reach: Reach,
+    ports: StorePorts,
+) -> io::Result<std::net::TcpListener> {
+    let StorePorts::Range { first, last } = ports else {
+        return net::listen(reach, 0);
+    };
+    let (first, last) = (first.get(), last.get());
+    let start = match last_port {
+        Some(port) if (first..last).contains(&port) => port + 1,
+        Some(_) | None => first,
+    };
+    let mut error = io::ErrorKind::AddrInUse.into();
+    for port in (start..=last).chain(first..start) {
+        match net::listen(reach, port) {
+            Ok(listener) => return Ok(listener),
+            Err(refusal) => error = refusal,
+        }
+    }
+    Err(error)
 }
 
 /// Returns the admission rule of a round's store. `is_own` selects the addresses of this machine,

@@ -67,6 +67,7 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
     let keeper = KeeperLink::start(drains.clone(), reports.clone())?;
     let standbys = HeldStandbys::prepare(&spec);
     let driver = WorkersDriver {
+        memory_folder: None,
         spec,
         standbys,
         keeper: Some(keeper),
@@ -108,6 +109,8 @@ struct WorkersDriver {
     idle_since: Instant,
     timers: HealthTimers,
     worker_reports: Option<ReportSockets>,
+    /// The folder with the sockets for checkpoints in memory of the newest round.
+    memory_folder: Option<PathBuf>,
     /// Notified of output that may contain training steps.
     output: Arc<Notify>,
     gpus: Arc<HeldGpus>,
@@ -234,7 +237,8 @@ impl WorkersDriver {
 
     async fn handle_command(&mut self, command: SupervisorCommand) {
         match command {
-            SupervisorCommand::Start { admission, job_uid } => {
+            SupervisorCommand::Start { admission, job_uid, memory_folder } => {
+                self.memory_folder = memory_folder;
                 self.start_group(*admission, job_uid).await
             }
             SupervisorCommand::Stop { signal, grace } => self.input(Input::Stop { signal, grace }),

@@ -17,7 +17,9 @@ use ragent_proto::{
 use ragent_rendezvous::{
     ids::{Round, StreamNumber, VoterAddress},
     known_job::KnownJob,
-    message::{FromNode, KnownRound, PROTOCOL_VERSION, Registration, ToNode, Welcome},
+    message::{
+        FromNode, KnownRound, NodeDescription, PROTOCOL_VERSION, Registration, ToNode, Welcome,
+    },
 };
 use tokio::{
     sync::{mpsc, oneshot},
@@ -34,8 +36,13 @@ impl NodeDriver<'_> {
         let now = clock::now();
         match event {
             StreamEvent::Connected { stream, local, remote, reply } => {
+                let node = self.describe(local);
+                if let Some(port) = self.memory.port() {
+                    let endpoint = Endpoint { host: node.address.clone(), port };
+                    self.node.set_memory_address(endpoint.to_string());
+                }
                 if let Some(claims) = self.node.handle_connected(now, stream) {
-                    self.register(stream, claims, local, remote, reply);
+                    self.register(stream, claims, node, remote, reply);
                 }
             }
             StreamEvent::Accepted(stream) => self.node.handle_accepted(now, stream),
@@ -69,19 +76,24 @@ impl NodeDriver<'_> {
         }
     }
 
-    pub(super) fn register(
-        &mut self,
-        stream: StreamNumber,
-        claims: Claims,
-        local: SocketAddr,
-        remote: SocketAddr,
-        reply: oneshot::Sender<FirstWords>,
-    ) {
+    /// Describes this node as it registers on a stream with this local address.
+    fn describe(&mut self, local: SocketAddr) -> NodeDescription {
         let mut node = self.spec.node.clone();
         // IPv6 addresses may change while an agent runs.
         self.addresses = ThisHost.addresses();
         describe(&mut node, local.ip(), self.addresses.clone());
         node.load = ThisHost.load().unwrap_or_default();
+        node
+    }
+
+    pub(super) fn register(
+        &mut self,
+        stream: StreamNumber,
+        claims: Claims,
+        node: NodeDescription,
+        remote: SocketAddr,
+        reply: oneshot::Sender<FirstWords>,
+    ) {
         let Claims {
             job_uid,
             known_round,

@@ -24,6 +24,8 @@ pub enum SupervisorCommand {
         admission: Box<Admission>,
         /// The run of the job.
         job_uid: JobUid,
+        /// The folder with the workers' sockets for checkpoints in memory, if there are any.
+        memory_folder: Option<PathBuf>,
     },
     /// End the group.
     Stop {

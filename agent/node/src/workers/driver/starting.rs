@@ -26,6 +26,7 @@ use tracing::warn;
 use super::{Done, Worker, WorkerGroup, WorkersDriver};
 use crate::{
     keeper::order::{Order, Program},
+    memory,
     workers::limits,
     workers::{
         keeper_link::KeeperLink,
@@ -172,6 +173,10 @@ impl WorkersDriver {
         let mut env = Vec::new();
         if let Some(pipe) = &self.spec.timer_pipe {
             env.push(("TORCHELASTIC_TIMER_FILE".to_owned(), pipe.path().into()));
+        }
+        if let Some(folder) = &self.memory_folder {
+            let socket = memory::socket_path(folder, local_rank);
+            env.push((environment::MEMORY_SOCKET.to_owned(), socket.into()));
         }
         if let Some(worker_reports) = &self.worker_reports {
             let timeout = self.spec.hang.as_ref().map(|hang| hang.timeout);

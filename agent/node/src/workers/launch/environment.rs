@@ -53,13 +53,16 @@ pub(crate) fn of_reports(
     env
 }
 
+/// The path of the socket through which a worker keeps checkpoints in memory.
+pub(crate) const MEMORY_SOCKET: &str = "RAGENT_MEMORY_SOCKET";
+
 /// Variables for the agent alone, which workers do not inherit:
 ///
 /// - of systemd and of the Python module,
 /// - the socket of the agent above this one, if this agent runs in a worker,
 /// - for the authentication of the job and of etcd,
 /// - for the port of the metrics: an agent that a worker starts could not use the same port.
-pub(crate) const NOT_INHERITED: [&str; 24] = [
+pub(crate) const NOT_INHERITED: [&str; 25] = [
     "CREDENTIALS_DIRECTORY",
     "LISTEN_FDNAMES",
     "LISTEN_FDS",
@@ -76,6 +79,7 @@ pub(crate) const NOT_INHERITED: [&str; 24] = [
     "RAGENT_ETCD_USER",
     "RAGENT_EXIT_WITH_PARENT",
     "RAGENT_MAIN",
+    MEMORY_SOCKET,
     "RAGENT_NOTICE_FILE",
     "RAGENT_PYTHON",
     "RAGENT_ROUNDS_WITHOUT_PROGRESS",
@@ -169,13 +173,14 @@ impl EnvironmentSpec {
     /// The names of the variables that only a round defines. A module that reads one of them while it is imported cannot be imported before
     /// the round. `RAGENT_SOCKET` is included, because the reports of a standby would count for the running worker. `RAGENT_NOTICE_FILE` is
     /// included, because a notice is for running workers.
-    pub(crate) const OF_ROUND: [&str; 16] = [
+    pub(crate) const OF_ROUND: [&str; 17] = [
         "CROSS_RANK",
         "CROSS_SIZE",
         "GROUP_RANK",
         "GROUP_WORLD_SIZE",
         "MASTER_ADDR",
         "MASTER_PORT",
+        MEMORY_SOCKET,
         "RAGENT_NOTICE_FILE",
         "RAGENT_ROUNDS_WITHOUT_PROGRESS",
         "RAGENT_SAVED_STEP",
