@@ -119,9 +119,10 @@ fn fit(
     // A part's owner is the best source: the node with the copy may have to send its own part too.
     let is_other = |part: &Part| part.place != PartPlace::Own;
     held.sort_by_key(|(part, _)| (part.group_rank, is_other(part)));
-    let here: BTreeSet<(&NodeId, GroupRank)> =
-        held.iter().map(|(part, source)| (source.node, part.group_rank)).collect();
-    let anywhere: BTreeSet<&NodeId> = held.iter().map(|(_, source)| source.node).collect();
+    let any_holders: BTreeSet<&NodeId> = match first.is_replicated {
+        true => held.iter().map(|(_, source)| source.node).collect(),
+        false => BTreeSet::new(),
+    };
     let mut chosen = Chosen { checkpoint, kind: first.kind, sources: BTreeMap::new(), bytes: 0 };
     for (rank, place) in (0..).map(GroupRank).zip(places) {
         let holders = if first.is_replicated {
@@ -140,8 +141,8 @@ fn fit(
             return None;
         }
         let is_here = match first.is_replicated {
-            true => anywhere.contains(place.node),
-            false => here.contains(&(place.node, rank)),
+            true => any_holders.contains(place.node),
+            false => holders.iter().any(|(_, source)| source.node == place.node),
         };
         if is_here {
             continue;
