@@ -223,7 +223,7 @@ fn missing_part() {
     assert_eq!((t.plan("a"), t.plan("b")), (None, None));
 }
 
-/// What was reported before the admission is not yet held for the round, although a plan may use it.
+/// Parts that were reported before the admission do not count for the round, although a plan may use them.
 #[test]
 fn earlier_reports_make_nothing_whole() {
     let mut t = running(2, 2, &["a", "b"]);

@@ -74,7 +74,7 @@ fn bad_checkpoint_is_struck_off() {
     assert_eq!(began.last(), Some(&true));
 }
 
-/// A member reports that memory must be off. All are told, and no checkpoint up to this round is used again. The
+/// A member reports that memory must be off. All members learn it, and no checkpoint up to this round is used again. The
 /// next round may save.
 #[test]
 fn memory_is_off_for_a_round() {
@@ -89,7 +89,7 @@ fn memory_is_off_for_a_round() {
     assert_eq!(t.status().text.as_deref(), Some("off: b has 40 GB and needs 84"));
     assert_eq!(t.status().step, None);
     assert_eq!(t.obstacle("b", &[], "off: b has 40 GB and needs 84"), [], "it is known");
-    // A new stream is told again.
+    // It is sent again on a new stream.
     t.memory.clear();
     let report = t.memory_of("a", &[part(id(10), 0, 2, OWN)]);
     let mut registration = t.registration_of("a", NodeState::Running);
