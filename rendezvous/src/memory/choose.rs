@@ -181,7 +181,7 @@ mod tests {
     const COPY: PartPlace = PartPlace::Copy;
     const LEFTOVER: PartPlace = PartPlace::Leftover;
 
-    /// What each node holds. A node of the round has the name of its rank; others are spares.
+    /// The parts of each node. A node of the round has the name of its rank; others are spares.
     struct World {
         held: Vec<(NodeId, MemoryReport)>,
         gone: Gone,
@@ -228,7 +228,7 @@ mod tests {
     }
 
     /// After a worker's death, each node has its own part. The newest step counts of which all parts are held,
-    /// not the lowest of the nodes' newest steps: nobody may hold that one.
+    /// not the lowest of the nodes' newest steps: no node may hold that one.
     #[test]
     fn newest_of_which_all_parts_are_held() {
         let [id, newer, newest] = [10, 20, 30].map(|step| checkpoint(1, step));
@@ -242,7 +242,7 @@ mod tests {
     }
 
     /// A job that went back makes another step 120: the parts of two checkpoints are never mixed. The later round
-    /// counts, whatever the step.
+    /// counts, even if its step is lower.
     #[test]
     fn steps_of_different_rounds_are_different() {
         let (old, new) = (checkpoint(1, 120), checkpoint(2, 120));
