@@ -64,7 +64,7 @@ pub(super) struct Keeping {
     pub(super) may_wait: bool,
     /// The time until which the next round is not formed, because parts may still be reported.
     waits_until: Option<Instant>,
-    /// What the nodes report, for the status; cleared when it changes.
+    /// The merged reports of the nodes, for the status; cleared when one changes.
     pub(super) reported: OnceLock<Reported>,
     /// True if any node has reported anything about memory.
     pub(super) has_reports: bool,
@@ -253,7 +253,7 @@ impl Rendezvous {
         }
     }
 
-    /// Counts the parts of a member, or of one that is gone.
+    /// Counts the parts of a member. A member that is gone has none.
     fn hold(&mut self, now: Instant, id: &NodeId) {
         self.keeping.reported.take();
         let Some(group) = self.phase.group().filter(|group| group.round == self.keeping.round)

@@ -12,7 +12,7 @@ use crate::{
     table::Table,
 };
 
-/// What the nodes report, merged.
+/// The merged reports of the nodes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reported {
     has_parts: bool,

@@ -1,6 +1,6 @@
 //! Stops using checkpoints in memory that lead nowhere.
 //!
-//! - A checkpoint is void after two charged rounds that began with it, without a newer one that became whole: its
+//! - A checkpoint is void after two charged rounds that began with it, if no newer one became whole in them: its
 //!   state may be bad. Rounds that end for another reason do not count.
 //! - It is void at once if a checksum is wrong, or if the script has refused it.
 //! - If memory goes off in a round, all checkpoints up to this round are void: one on disk may be newer.

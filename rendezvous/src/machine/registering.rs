@@ -18,7 +18,7 @@ use crate::{
     effect::Effect,
     ids::{NodeId, Peer, Round},
     machine::{Availability, Rendezvous},
-    message::{FromNode, Registration, ToNode},
+    message::{FromNode, MemoryReport, Registration, ToNode},
     phase::Phase,
     settings::Leases,
 };
@@ -60,6 +60,13 @@ impl Welcomed {
             let until = *until;
             self.remove(node);
             self.with_workers.insert((until, node.clone()));
+        }
+    }
+
+    /// Replaces what a node has reported about its memory. Its next report may say that it is ready.
+    fn set_memory(&mut self, node: &NodeId, report: MemoryReport) {
+        if let Some((_, registration)) = self.registrations.get_mut(node) {
+            registration.memory = Some(report);
         }
     }
 
@@ -182,7 +189,14 @@ impl Rendezvous {
         }
         // An agent sends its report first, and repeats the rest. An echo now would extend the lease of
         // workers, and the recovery would not wait for these.
-        let FromNode::NodeReport(report) = message else { return None };
+        let report = match message {
+            FromNode::NodeReport(report) => report,
+            FromNode::MemoryReport(report) => {
+                self.welcomed.set_memory(&from.node, report);
+                return None;
+            }
+            _ => return None,
+        };
         if newest.is_some_and(|(_, registration)| {
             report.round.round > registration.known_round.round.round
         }) {

@@ -16,6 +16,7 @@ mod keeping;
 mod leases;
 mod leaving;
 mod membership;
+mod memory_striking;
 mod notices;
 mod owner_checks;
 mod persistence;

@@ -90,7 +90,7 @@ mod tests {
     fn copies_leave_the_domain() {
         let racks = ["a/r0", "b/r1", "c/r2", "d/r0", "e/r1", "f/r2"];
         assert_eq!(of(&racks), [4, 5, 0, 1, 2, 3].map(Some));
-        // The host counts too, whatever its domains are named.
+        // The host counts too, even if its nodes have different domains.
         let hosts = ["a/r0", "b/r1", "a/r2", "b/r3"];
         assert_eq!(of(&hosts), [3, 0, 1, 2].map(Some));
     }

@@ -119,9 +119,10 @@ fn fit(
     // A part's owner is the best source: the node with the copy may have to send its own part too.
     let is_other = |part: &Part| part.place != PartPlace::Own;
     held.sort_by_key(|(part, _)| (part.group_rank, is_other(part)));
-    let here: BTreeSet<(&NodeId, GroupRank)> =
-        held.iter().map(|(part, source)| (source.node, part.group_rank)).collect();
-    let anywhere: BTreeSet<&NodeId> = held.iter().map(|(_, source)| source.node).collect();
+    let any_holders: BTreeSet<&NodeId> = match first.is_replicated {
+        true => held.iter().map(|(_, source)| source.node).collect(),
+        false => BTreeSet::new(),
+    };
     let mut chosen = Chosen { checkpoint, kind: first.kind, sources: BTreeMap::new(), bytes: 0 };
     for (rank, place) in (0..).map(GroupRank).zip(places) {
         let holders = if first.is_replicated {
@@ -140,8 +141,8 @@ fn fit(
             return None;
         }
         let is_here = match first.is_replicated {
-            true => anywhere.contains(place.node),
-            false => here.contains(&(place.node, rank)),
+            true => any_holders.contains(place.node),
+            false => holders.iter().any(|(_, source)| source.node == place.node),
         };
         if is_here {
             continue;
@@ -180,7 +181,7 @@ mod tests {
     const COPY: PartPlace = PartPlace::Copy;
     const LEFTOVER: PartPlace = PartPlace::Leftover;
 
-    /// What each node holds. A node of the round has the name of its rank; others are spares.
+    /// The parts of each node. A node of the round has the name of its rank; others are spares.
     struct World {
         held: Vec<(NodeId, MemoryReport)>,
         gone: Gone,
@@ -227,7 +228,7 @@ mod tests {
     }
 
     /// After a worker's death, each node has its own part. The newest step counts of which all parts are held,
-    /// not the lowest of the nodes' newest steps: nobody may hold that one.
+    /// not the lowest of the nodes' newest steps: no node may hold that one.
     #[test]
     fn newest_of_which_all_parts_are_held() {
         let [id, newer, newest] = [10, 20, 30].map(|step| checkpoint(1, step));
@@ -241,7 +242,7 @@ mod tests {
     }
 
     /// A job that went back makes another step 120: the parts of two checkpoints are never mixed. The later round
-    /// counts, whatever the step.
+    /// counts, even if its step is lower.
     #[test]
     fn steps_of_different_rounds_are_different() {
         let (old, new) = (checkpoint(1, 120), checkpoint(2, 120));

@@ -328,7 +328,7 @@ mod tests {
         assert_eq!(t.whole(), None, "a lost node holds nothing");
     }
 
-    /// A part that stays alone needs no copy. Each of them must say so.
+    /// A part that stays alone needs no copy. Each part must be.
     #[test]
     fn alone_needs_no_copy() {
         let (mut t, id) = (world(2), checkpoint(5, 10));

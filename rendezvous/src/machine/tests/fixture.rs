@@ -43,13 +43,14 @@ pub(super) struct Fixture {
     pub(super) admissions: BTreeMap<String, Admission>,
     /// The journal.
     pub(super) events: Vec<Event>,
-    /// What each node was last told about memory: what is whole, what it keeps while it waits, and why it is off.
-    pub(super) memory: BTreeMap<String, ToldAboutMemory>,
+    /// The last messages to each node about its memory.
+    pub(super) memory: BTreeMap<String, MemoryNews>,
 }
 
-/// What a node was last told about memory.
+/// The last messages to a node about its memory: the checkpoint that is whole, the one that it keeps while it waits,
+/// and the reason why memory is off.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(super) struct ToldAboutMemory {
+pub(super) struct MemoryNews {
     pub(super) whole: Option<CheckpointId>,
     pub(super) kept: Option<CheckpointId>,
     pub(super) off: Option<String>,
@@ -391,11 +392,11 @@ impl Fixture {
         };
         assert_eq!(Some(&to.stream), self.registrations.get(to.node.as_str()), "an old stream");
         let name = known(&to);
-        let told = self.memory.entry(name.to_owned()).or_default();
+        let news = self.memory.entry(name.to_owned()).or_default();
         match &message {
-            ToNode::Echo { memory_whole, .. } => told.whole = *memory_whole,
-            ToNode::Assignment(Assignment::Wait { memory, .. }) => told.kept = *memory,
-            ToNode::Guidance(guidance) => told.off.clone_from(&guidance.memory_off),
+            ToNode::Echo { memory_whole, .. } => news.whole = *memory_whole,
+            ToNode::Assignment(Assignment::Wait { memory, .. }) => news.kept = *memory,
+            ToNode::Guidance(guidance) => news.off.clone_from(&guidance.memory_off),
             _ => {}
         }
         match message {
