@@ -204,7 +204,9 @@ def test_dcp_of_tensors_and_objects(ranks):
         """
 def make(fill):
     rows = distribute_tensor(torch.arange(12.0).reshape(6, 2) * fill, mesh, [Shard(0)])
-    return {"rows": rows, "same": torch.full((), 7.0 * fill), "objects": {"text": "x" * fill, "rank": rank * fill}, "rng": memory.rng()}
+    same = torch.full((), 7.0 * fill)
+    # Torch 2.2 does not load objects of a dictionary without tensors.
+    return {"rows": rows, "values": {"same": same, "text": "x" * fill, "rank": rank * fill}, "rng": memory.rng()}
 
 random.seed(rank)
 torch.manual_seed(rank)
@@ -214,8 +216,8 @@ expected = torch.rand(3).tolist(), random.random()
 other = make(0)
 values = {key: value.state_dict() if key == "rng" else value for key, value in other.items()}
 dcp.load(values, storage_reader=memory.MemoryReader())
-assert torch.equal(local(values["rows"]), local(state["rows"])) and values["same"].item() == 7.0
-assert values["objects"] == {"text": "x", "rank": rank}, values
+assert torch.equal(local(values["rows"]), local(state["rows"]))
+assert values["values"] == {"same": 7.0, "text": "x", "rank": rank}, values["values"]
 memory.rng().load_state_dict(values["rng"])
 assert (torch.rand(3).tolist(), random.random()) == expected
 """
