@@ -312,7 +312,7 @@ class AgentOfMemory:
             thread.start()
 
     def _serve(self, connection):
-        while packet := connection.recv(4097):
+        while packet := self._packet(connection):
             assert len(packet) <= 4096
             request = json.loads(packet)
             descriptors = []
@@ -326,9 +326,20 @@ class AgentOfMemory:
                 connection.shutdown(socket.SHUT_RDWR)
                 return
             text = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-            socket.send_fds(connection, [text], descriptors)
-            for descriptor in descriptors:
-                os.close(descriptor)
+            try:
+                socket.send_fds(connection, [text], descriptors)
+            except BrokenPipeError:
+                # The worker has closed its end meanwhile.
+                return
+            finally:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+
+    def _packet(self, connection):
+        try:
+            return connection.recv(4097)
+        except ConnectionResetError:
+            return None
 
     def _buffer(self, ask, step, bytes, kind, replicated):
         held = [each["buffer"] for each in self.held.values()]

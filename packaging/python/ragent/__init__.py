@@ -2,7 +2,7 @@
 
 `run`, `main` and `elastic_launch` correspond to torch's functions of the same names, and `status` returns the state of a job.
 A training script reports its step with `step`. With `notice`, `should_save` and `saved` it saves a checkpoint before its node is
-taken. The names are imported when they are first used.
+taken. `ragent.checkpoint` saves checkpoints in memory. The names are imported when they are first used.
 """
 
 # `typing` is not imported: importing this module must be fast in a training script.

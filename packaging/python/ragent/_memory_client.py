@@ -40,7 +40,7 @@ _PATIENCE = 180.0
 _GRAIN = 1 << 20
 
 _get = os.environ.get
-# Only this process is a worker, not one that is forked from it.
+# A process that is forked from this one has another number, and is not a worker.
 _process = os.getpid()
 
 

@@ -17,6 +17,7 @@ Loading, in this order, so that an error changes nothing:
 from __future__ import annotations
 
 import hashlib
+import inspect
 import io
 import itertools
 import pickle
@@ -225,7 +226,10 @@ class Restored:
             )
         _, kind, context, shape, stride, inner = recipe
         tensors = {attribute: self._make(each) for attribute, each in inner}
-        return kind.__tensor_unflatten__(tensors, context, torch.Size(shape), tuple(stride))
+        make = kind.__tensor_unflatten__
+        # Torch 2.2 gives it no shape.
+        whole = (torch.Size(shape), tuple(stride)) if len(inspect.signature(make).parameters) > 2 else ()
+        return make(tensors, context, *whole)
 
     def _own_meshes(self) -> Iterator[Any]:
         for part in self._current.parts:
