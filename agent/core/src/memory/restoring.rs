@@ -31,8 +31,12 @@ pub(super) struct Restore {
     pub(super) time: Option<Duration>,
     /// The blocks to check, or to fetch.
     left: BTreeSet<LocalRank>,
+    /// True if the part is the same on all nodes.
+    is_replicated: bool,
     /// The workers that have received their block.
     loaded: BTreeSet<LocalRank>,
+    /// The workers that have asked for a buffer since.
+    saved: BTreeSet<LocalRank>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -248,13 +252,21 @@ impl PartKeeper {
         }
     }
 
+    /// Notes that a worker goes on from what it has loaded.
+    pub(super) fn note_saving(&mut self, worker: LocalRank) {
+        self.restore.saved.insert(worker);
+    }
+
     /// Returns the answer to a request for the checkpoint of the round; `None` if the worker must wait.
     pub(super) fn load(&mut self, worker: LocalRank, kind: MemoryKind) -> Option<Answer> {
         let Some(plan) = self.plan().filter(|plan| plan.kind == kind).cloned() else {
             return Some(Answer::Nothing);
         };
-        // The second answer is the same on all ranks, also on those whose part was freed since.
-        if self.restore.loaded.contains(&worker) {
+        // The part may be freed once all ranks have saved. So this answer depends on what the worker itself has done, as on all
+        // other ranks.
+        let saver = if self.restore.is_replicated { LocalRank(0) } else { worker };
+        let has_loaded = saver == worker || self.restore.loaded.contains(&worker);
+        if has_loaded && self.restore.saved.contains(&saver) {
             return Some(Answer::Nothing);
         }
         if let Some(off) = self.off.clone() {
@@ -269,6 +281,7 @@ impl PartKeeper {
         self.restore.loaded.insert(worker);
         let Some(part) = self.parts.get(&id) else { return Some(Answer::Nothing) };
         let is_replicated = part.about.is_replicated;
+        self.restore.is_replicated = is_replicated;
         let of = if is_replicated { LocalRank(0) } else { worker };
         let Some(block) = part.blocks.get(&of) else { return Some(Answer::Nothing) };
         let (step, buffer, bytes) = (id.checkpoint.step, block.buffer, block.bytes);

@@ -54,6 +54,9 @@ impl PartKeeper {
         self.stop_reading(worker);
         match ask {
             Ask::Buffer { .. } | Ask::Load { .. } => {
+                if matches!(ask, Ask::Buffer { .. }) {
+                    self.note_saving(worker);
+                }
                 // A process that asks again has abandoned what it filled.
                 self.abandon(worker);
                 self.waiting.insert(worker, Waiting { ask, since: now });
