@@ -30,8 +30,9 @@ async fn host() -> Host {
     let address = listener.local_addr().unwrap();
     let (sender, events) = mpsc::channel(limits::EVENTS);
     let (running, stop) = watch::channel(());
+    let end = (stop, Busy::default());
     let job = watch::Sender::new(Some(JobUid::new("job")));
-    let transport = Arc::new(Transport::new(secret("a"), job.subscribe(), sender, stop));
+    let transport = Arc::new(Transport::new(secret("a"), job.subscribe(), sender, end));
     tokio::spawn(async move {
         let _job = job;
         loop {
@@ -59,7 +60,7 @@ async fn send(stream: &mut SecureStream, bytes: &[u8]) {
     stream.flush().await.unwrap();
 }
 
-/// A header with 10^18 bytes, and one with other nonsense, closes the connection before the machine hears of it.
+/// A header with 10^18 bytes, and one with other nonsense, closes the connection, and the machine does not see it.
 #[tokio::test]
 async fn impossible_headers_close_the_connection() {
     let mut host = host().await;
