@@ -261,9 +261,9 @@ impl MemoryService {
                     |error| warn!(%error, "failed to start threads for checkpoints in memory"),
                 )
                 .ok()?;
-            let (job, stop) = (self.job.subscribe(), threads.stop.clone());
-            let transport =
-                Transport::new(self.credentials.clone(), job, self.events.clone(), stop);
+            let job = self.job.subscribe();
+            let end = (threads.stop.clone(), threads.busy.clone());
+            let transport = Transport::new(self.credentials.clone(), job, self.events.clone(), end);
             self.working = Some((threads, Arc::new(transport)));
         }
         self.working.as_ref()

@@ -65,6 +65,18 @@ impl MemoryFile {
         self.file.get_or_init(make).as_ref().map_err(Clone::clone)
     }
 
+    /// Returns the file, which has content. It is not made, because an empty one would be taken for that content.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason, for people, if there is none.
+    pub(super) fn with_content(&self) -> Result<&File, String> {
+        match self.file.get() {
+            Some(file) => file.as_ref().map_err(Clone::clone),
+            None => Err("the buffer has no content".to_owned()),
+        }
+    }
+
     /// Returns the file with all its pages, so that a worker copies to it as fast as it can.
     ///
     /// # Errors
@@ -83,7 +95,7 @@ impl MemoryFile {
     ///
     /// Returns the system's error, for people.
     pub(super) fn read_only(&self) -> Result<File, String> {
-        let file = self.open()?;
+        let file = self.with_content()?;
         File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))
             // Without `/proc`.
             .or_else(|_| file.try_clone())
@@ -96,7 +108,7 @@ impl MemoryFile {
     ///
     /// Returns the system's error, for people.
     pub(super) fn sum(&self, bytes: u64, is_stopped: impl Fn() -> bool) -> Result<Sum, String> {
-        let file = self.open()?;
+        let file = self.with_content()?;
         let (mut sums, mut piece) = (Sums::new(), vec![0; limits::PIECE]);
         let mut at = 0;
         while at < bytes {
@@ -200,5 +212,7 @@ mod tests {
         // The reference value for no bytes at all.
         assert_eq!(Sums::new().finish(), Sum(0x99aa_06d3_0147_98d8_6001_c324_468d_497f));
         assert!(file.sum(4 * MIB, || false).is_err(), "there are fewer bytes");
+        let empty = MemoryFile::new(Buffer { id: 2, size: MIB });
+        assert!(empty.sum(MIB, || false).is_err() && empty.read_only().is_err());
     }
 }

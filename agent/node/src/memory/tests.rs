@@ -267,8 +267,8 @@ async fn broken_protocol_closes_the_connection() {
     assert_eq!(asks.len(), 2, "{inputs:?}");
 }
 
-/// A newer connection of a worker replaces the older one, and the sockets of a newer round those of the older one. An answer
-/// to the older request reaches nobody.
+/// A newer connection of a worker replaces the older one, and the sockets of a newer round those of the older one. A late
+/// answer to the older request is dropped.
 #[tokio::test]
 async fn newer_connections_and_rounds_replace_older_ones() {
     let (mut service, _folder, path) = with_socket();
@@ -298,6 +298,7 @@ async fn newer_connections_and_rounds_replace_older_ones() {
     assert_eq!(last.await.unwrap(), json!({"step": null}));
     service.carry_out(Effect::CloseSockets);
     assert!(!path.exists() && service.socket_folder().is_none());
+    assert!(service.working.is_none(), "nothing of this needs a thread");
 }
 
 const OWN: TransferId = TransferId { is_foreign: false, number: 1 };
@@ -411,7 +412,7 @@ async fn declined_blocks_have_a_reason() {
     assert_eq!(ends, [TransferEnd::Declined(why), TransferEnd::Declined(why)]);
 }
 
-/// Agents of another job, with another secret or without one are refused, and the machine does not hear of them.
+/// Agents of another job, with another secret or without one are refused, and the machine does not see their requests.
 #[tokio::test]
 async fn strangers_are_refused() {
     let (mut host, _folder) = service(secret("a"), "job");

@@ -3,7 +3,7 @@
 //! They have a low priority. The first work starts them, so an agent that holds no checkpoint has none. One thread waits
 //! for connections, and each transfer has a thread while its bytes move, because encryption takes most of the time.
 
-use std::{io, thread};
+use std::{io, sync::Arc, thread};
 
 use ragent_base::sys::unix;
 use tokio::{
@@ -20,10 +20,22 @@ pub(super) struct Threads {
     _running: watch::Sender<()>,
     /// Ends with the threads.
     pub(super) stop: Stop,
+    pub(super) busy: Busy,
 }
 
 /// Ends an activity when its sender is dropped.
 pub(super) type Stop = watch::Receiver<()>;
+
+/// Counts the activities that wait for the timers and sockets of the runtime. It ends after them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Busy(Arc<watch::Sender<()>>);
+
+impl Busy {
+    /// Counts an activity until the returned value is dropped.
+    pub(super) fn begin(&self) -> watch::Receiver<()> {
+        self.0.subscribe()
+    }
+}
 
 impl Threads {
     /// # Errors
@@ -39,13 +51,18 @@ impl Threads {
             .build()?;
         let (running, stop) = watch::channel(());
         let (handle, end) = (runtime.handle().clone(), stop.clone());
+        let busy = Busy::default();
+        let others = busy.clone();
         thread::Builder::new().name("memory".to_owned()).spawn(move || {
             unix::lower_thread_priority();
-            runtime.block_on(stopped(end));
-            // Threads that work end with their next piece.
+            runtime.block_on(async {
+                stopped(end).await;
+                // They end with their next piece.
+                others.0.closed().await;
+            });
             runtime.shutdown_background();
         })?;
-        Ok(Self { handle, _running: running, stop })
+        Ok(Self { handle, _running: running, stop, busy })
     }
 }
 

@@ -31,7 +31,7 @@ use self::{
 use super::{
     event::{AnswerSender, Event, TransferAnswer},
     limits,
-    threads::Stop,
+    threads::{Busy, Stop},
 };
 
 /// The parts that all transfers share.
@@ -43,6 +43,7 @@ pub(super) struct Transport {
     events: mpsc::Sender<Event>,
     /// Ends when this agent ends.
     stop: Stop,
+    busy: Busy,
     opening: Mutex<Connections>,
     incoming: Places,
     outgoing: Places,
@@ -56,7 +57,7 @@ impl Transport {
         credentials: Credentials,
         job: watch::Receiver<Option<JobUid>>,
         events: mpsc::Sender<Event>,
-        stop: Stop,
+        (stop, busy): (Stop, Busy),
     ) -> Self {
         let opening = Connections::new(limits::MAX_OPENING, limits::MAX_OPENING_PER_ADDRESS);
         let per_address = limits::MAX_CONNECTIONS_PER_ADDRESS;
@@ -65,6 +66,7 @@ impl Transport {
             job,
             events,
             stop,
+            busy,
             opening: Mutex::new(opening),
             incoming: Places::new(limits::MAX_CONNECTIONS, per_address),
             outgoing: Places::new(limits::THREADS, per_address),

@@ -72,7 +72,7 @@ impl Drop for WorkerSockets {
     fn drop(&mut self) {
         self.tasks.iter().for_each(AbortHandle::abort);
         for path in &self.paths {
-            // A socket that stays does no harm: nobody listens.
+            // A socket that stays does no harm: no process listens.
             let _ = fs::remove_file(path);
         }
     }
@@ -209,7 +209,7 @@ async fn receive(stream: &UnixStream) -> Result<Ask, WorkerEnd> {
     let mut packet = [0; limits::MAX_PACKET];
     let received = stream.async_io(Interest::READABLE, || {
         let mut slices = [IoSliceMut::new(&mut packet)];
-        // Without room for descriptors, the kernel closes those that are sent.
+        // There is no room for descriptors, so the kernel closes them.
         let message = recvmsg::<()>(stream.as_raw_fd(), &mut slices, None, MsgFlags::MSG_DONTWAIT)?;
         Ok((message.bytes, message.flags))
     });

@@ -42,8 +42,8 @@ impl Transport {
         if let Verdict::Decline(why) = verdict.map_err(|error| error.to_string())? {
             return Ok((TransferEnd::Declined(why), stream));
         }
-        on_thread(stop, async move {
-            send(&mut stream, file.open()?, header.bytes).await?;
+        self.on_thread(stop, async move {
+            send(&mut stream, file.with_content()?, header.bytes).await?;
             let receipt = Receipt::decode(read_byte(&mut stream).await?);
             let end = match receipt.map_err(|error| error.to_string())? {
                 Receipt::Done => TransferEnd::Done,
@@ -80,7 +80,7 @@ impl Transport {
             return Err("the buffer is too small".to_owned());
         }
         let events = self.events.clone();
-        on_thread(stop, async move {
+        self.on_thread(stop, async move {
             let open = match file.open() {
                 Ok(open) => open,
                 Err(why) => {
@@ -101,23 +101,27 @@ impl Transport {
         })
         .await
     }
-}
 
-/// Runs a part of a transfer on a thread of its own.
-async fn on_thread<T: Send + 'static>(
-    stop: Stop,
-    part: impl Future<Output = Result<T, String>> + Send + 'static,
-) -> Result<T, String> {
-    let handle = Handle::current();
-    let run = move || {
-        handle.block_on(async {
-            tokio::select! {
-                end = part => end,
-                () = stopped(stop) => Err(STOPPED.to_owned()),
-            }
-        })
-    };
-    Handle::current().spawn_blocking(run).await.unwrap_or_else(|_| Err(STOPPED.to_owned()))
+    /// Runs a part of a transfer on a thread of its own.
+    async fn on_thread<T: Send + 'static>(
+        &self,
+        stop: Stop,
+        part: impl Future<Output = Result<T, String>> + Send + 'static,
+    ) -> Result<T, String> {
+        let (handle, busy) = (Handle::current(), self.busy.begin());
+        let run = move || {
+            let end = handle.block_on(async {
+                tokio::select! {
+                    biased;
+                    () = stopped(stop) => Err(STOPPED.to_owned()),
+                    end = part => end,
+                }
+            });
+            drop(busy);
+            end
+        };
+        Handle::current().spawn_blocking(run).await.unwrap_or_else(|_| Err(STOPPED.to_owned()))
+    }
 }
 
 /// The reason of a transfer that this agent has ended.

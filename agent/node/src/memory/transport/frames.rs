@@ -10,6 +10,7 @@
 
 use std::num::NonZeroU32;
 
+use ragent_base::limits::MAX_LOCAL_WORLD_SIZE;
 use ragent_core::memory::{BlockHeader, Decline, PartId, Sum};
 use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, JobUid, LocalRank, Round, RoundId, Term},
@@ -22,8 +23,6 @@ use sha2::{Digest, Sha256};
 const MAGIC: [u8; 8] = *b"ragent\0m";
 /// The version of this protocol.
 const VERSION: u32 = 1;
-/// The most workers of a node, as in the protocol with the coordinator.
-const LOCAL_RANKS_MAX: u32 = 65_536;
 
 /// The length of a [`Greeting`].
 pub(super) const GREETING_LEN: usize = 64;
@@ -173,7 +172,9 @@ fn decode_put(
         return Err(FrameError::Field("number of nodes"));
     }
     let local_ranks = NonZeroU32::new(ranks)
-        .filter(|ranks| ranks.get() <= LOCAL_RANKS_MAX && first.checked_add(ranks.get()).is_some())
+        .filter(|ranks| {
+            ranks.get() <= MAX_LOCAL_WORLD_SIZE && first.checked_add(ranks.get()).is_some()
+        })
         .filter(|ranks| local_rank.0 < ranks.get() && (!is_replicated || local_rank.0 == 0))
         .ok_or(FrameError::Field("number of workers"))?;
     if !(1..=MEMORY_BYTES_MAX).contains(&bytes) {
@@ -277,7 +278,7 @@ impl Fields<'_> {
         if group_rank as usize >= NODES_MAX {
             return Err(FrameError::Field("node"));
         }
-        if local_rank >= LOCAL_RANKS_MAX {
+        if local_rank >= MAX_LOCAL_WORLD_SIZE {
             return Err(FrameError::Field("worker"));
         }
         let checkpoint = CheckpointId { round, step };

@@ -117,7 +117,7 @@ impl Transport {
     }
 }
 
-/// Returns true if a block is the one that was asked for. If it is replicated, that of any node is meant.
+/// Returns true if a block is the wanted one. If it is replicated, it may be from any node.
 fn is_wanted(header: &BlockHeader, part: PartId, local_rank: LocalRank) -> bool {
     let is_part =
         header.part == part || (header.is_replicated && header.part.checkpoint == part.checkpoint);

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Places for connections, in all and for each address. Who finds none waits.
+/// Places for connections, in all and for each address. A connection without one waits.
 #[derive(Debug)]
 pub(super) struct Places {
     all: Arc<Semaphore>,
@@ -31,7 +31,7 @@ impl Places {
 
     /// Waits for a place; `None` if there will never be one.
     pub(super) async fn take(&self, address: IpAddr) -> Option<Place> {
-        // Those that wait for their address do not hold a place that others could use.
+        // A connection that waits for its address holds no place that another address could use.
         let of_address = self.of(address).acquire_owned().await.ok()?;
         let of_all = Arc::clone(&self.all).acquire_owned().await.ok()?;
         Some(Place { _of_address: of_address, _of_all: of_all })

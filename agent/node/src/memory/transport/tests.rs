@@ -21,7 +21,7 @@ use crate::memory::{
 struct Host {
     events: mpsc::Receiver<Event>,
     address: SocketAddr,
-    _running: watch::Sender<()>,
+    running: watch::Sender<()>,
 }
 
 /// Starts the transport of an agent of the job, on this runtime.
@@ -30,8 +30,9 @@ async fn host() -> Host {
     let address = listener.local_addr().unwrap();
     let (sender, events) = mpsc::channel(limits::EVENTS);
     let (running, stop) = watch::channel(());
+    let end = (stop, Busy::default());
     let job = watch::Sender::new(Some(JobUid::new("job")));
-    let transport = Arc::new(Transport::new(secret("a"), job.subscribe(), sender, stop));
+    let transport = Arc::new(Transport::new(secret("a"), job.subscribe(), sender, end));
     tokio::spawn(async move {
         let _job = job;
         loop {
@@ -39,7 +40,7 @@ async fn host() -> Host {
             transport.serve(&Handle::current(), stream.into_std().unwrap(), peer.ip());
         }
     });
-    Host { events, address, _running: running }
+    Host { events, address, running }
 }
 
 /// Opens a connection, and exchanges the greetings.
@@ -59,7 +60,7 @@ async fn send(stream: &mut SecureStream, bytes: &[u8]) {
     stream.flush().await.unwrap();
 }
 
-/// A header with 10^18 bytes, and one with other nonsense, closes the connection before the machine hears of it.
+/// A header with 10^18 bytes, and one with other nonsense, closes the connection, and the machine does not see it.
 #[tokio::test]
 async fn impossible_headers_close_the_connection() {
     let mut host = host().await;
@@ -136,4 +137,22 @@ async fn connections_of_an_address_are_bounded() {
     assert!(!fifth.is_finished());
     open.pop();
     fifth.await.unwrap();
+}
+
+/// The end of the agent ends a transfer in the middle of a block.
+#[tokio::test]
+async fn end_of_the_agent_ends_transfers() {
+    let mut host = host().await;
+    let mut stream = greeted(host.address).await;
+    send(&mut stream, &Frame::Put(header(9, Sum(0))).encode()).await;
+    let Some(Event::Incoming { answer, .. }) = host.events.recv().await else { panic!() };
+    let (buffers, buffer) = (Buffers::default(), Buffer { id: 1, size: 9 });
+    answer.send(TransferAnswer::Receive(buffer, buffers.get(buffer))).unwrap();
+    assert_eq!(stream.read_u8().await.unwrap(), Verdict::Take.encode());
+    drop(host.running);
+    assert!(stream.read_u8().await.is_err());
+    let Some(Event::Ended { end: TransferEnd::Failed(why), .. }) = host.events.recv().await else {
+        panic!()
+    };
+    assert_eq!(why, "this agent has ended the transfer");
 }
