@@ -468,7 +468,9 @@ fn fitted(line: &str) -> String {
 /// Returns a size as people read it.
 fn gigabytes(bytes: u64) -> String {
     let tenths = bytes / 100_000_000;
-    if tenths < 100 {
+    if tenths < 10 {
+        format!("{} MB", bytes / 1_000_000)
+    } else if tenths < 100 {
         format!("{}.{} GB", tenths / 10, tenths % 10)
     } else {
         format!("{} GB", tenths / 10)

@@ -1,0 +1,258 @@
+//! Tests what serves the death of a worker: the parts of the node itself.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, OpenOptions},
+    os::unix::fs::FileExt,
+};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::{
+    WORKER, assert_loaded, give, prints_of_all,
+    support::{Orders, PATIENCE, Program, Sandbox, kill, skip},
+};
+
+struct Job {
+    agent: Program,
+    orders: Vec<Orders>,
+    endpoint: String,
+}
+
+/// Starts a job of one node with two workers.
+fn start(sandbox: &Sandbox, flags: &str) -> Job {
+    let orders = (0..2).map(|rank| sandbox.orders(rank)).collect();
+    let words = format!(
+        "--nnodes 1 --nproc-per-node 2 --rdzv-endpoint 127.0.0.1:0 {flags} --max-restarts 9 {WORKER}"
+    );
+    let mut agent = sandbox.ragent(&words).start();
+    let endpoint = agent.endpoint();
+    Job { agent, orders, endpoint }
+}
+
+/// Returns the pids of the workers of a round.
+#[track_caller]
+fn workers(agent: &mut Program, restart: u32) -> Vec<u32> {
+    let pid = |rank: u32| {
+        let line = agent.prints(&format!("rank={rank} pid="));
+        assert!(line.ends_with(&format!("restart={restart}")), "{line}");
+        line.split(['=', ' ']).nth(3).unwrap().parse().unwrap()
+    };
+    (0..2).map(pid).collect()
+}
+
+/// Waits until the status of the job has a checkpoint in memory that fits.
+#[track_caller]
+fn wait_for_memory(sandbox: &Sandbox, endpoint: &str, fits: impl Fn(&Value) -> bool) -> Value {
+    let words = format!("status --watch --json --rdzv-endpoint {endpoint}");
+    let mut status = sandbox.ragent(&words).start();
+    loop {
+        let status: Value = serde_json::from_str(&status.prints("{")).unwrap();
+        if fits(&status["memory"]) {
+            return status["memory"].clone();
+        }
+    }
+}
+
+/// The kept blocks of an agent: the files that exist only in memory.
+fn memory_files(agent: &Program) -> Vec<std::path::PathBuf> {
+    let folder = format!("/proc/{}/fd", agent.pid());
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let is_memory = |path: &std::path::PathBuf| {
+        fs::read_link(path).is_ok_and(|target| target.to_string_lossy().contains("memfd:"))
+    };
+    entries.filter(is_memory).collect()
+}
+
+/// After a worker's death, all workers go on from the newest step that both had saved, each with its own block. A step that only one
+/// has saved does not count.
+#[test]
+fn workers_go_on_from_the_newest_step() {
+    let sandbox = Sandbox::new();
+    let Job { mut agent, orders, endpoint } = start(&sandbox, "");
+    let pids = workers(&mut agent, 0);
+    give(&orders, "load(); save(10)");
+    prints_of_all(&mut agent, &[0, 1], "loaded=nothing");
+    prints_of_all(&mut agent, &[0, 1], "saved=10");
+    let memory = wait_for_memory(&sandbox, &endpoint, |memory| memory["step"] == 10);
+    assert_eq!(memory["text"], Value::Null, "{memory}");
+    give(&orders, "save(20)");
+    prints_of_all(&mut agent, &[0, 1], "saved=20");
+    wait_for_memory(&sandbox, &endpoint, |memory| memory["step"] == 20);
+    // The agent learns it with the next echo.
+    give(&orders, "while ask(ask='newest')[0]['step'] != 20: time.sleep(0.01)");
+    give(&orders, "newest()");
+    prints_of_all(&mut agent, &[0, 1], "newest=20");
+    orders[0].give("save(30)");
+    agent.prints("rank=0 saved=30");
+    kill(pids[1], Signal::SIGKILL);
+    workers(&mut agent, 1);
+    give(&orders, "load(); load(); load('dcp'); save(30); load()");
+    assert_loaded(&mut agent, 20, &[0, 1]);
+    assert_loaded(&mut agent, 20, &[0, 1]);
+    // What another writer has saved, and what all have gone on from, is not loaded.
+    prints_of_all(&mut agent, &[0, 1], "loaded=nothing");
+    prints_of_all(&mut agent, &[0, 1], "saved=30");
+    prints_of_all(&mut agent, &[0, 1], "loaded=nothing");
+    agent.signal(Signal::SIGTERM);
+    agent.end();
+    sandbox.assert_nothing_left();
+}
+
+/// Workers are killed again and again while they save. Those of each round load the same step, whole and unchanged.
+#[test]
+fn kills_in_saves_leave_nothing_torn() {
+    let kills = std::env::var("KILLS").map_or(30, |kills| kills.parse().unwrap());
+    let sandbox = Sandbox::new();
+    let words = format!(
+        "--standalone --nproc-per-node 2 --max-restarts {} --no-progress-limit 0 {WORKER} loop",
+        kills + 1
+    );
+    let mut agent = sandbox.ragent(&words).start();
+    let mut restored = 0;
+    for number in 0..kills {
+        let mut steps = BTreeMap::new();
+        while steps.len() < 2 {
+            let line = agent.prints("loaded=");
+            let words: Vec<&str> = line.split(['=', ' ']).collect();
+            let rank: u32 = words[1].parse().unwrap();
+            assert!(words.get(5).is_none_or(|of| of.parse() == Ok(rank)), "{line}");
+            steps.insert(rank, words[3].to_owned());
+        }
+        assert_eq!(steps[&0], steps[&1], "round {number}");
+        restored += u32::from(steps[&0] != "nothing");
+        // At another moment of a save each time.
+        for _ in 0..6 + number % 7 {
+            agent.prints("saved=");
+        }
+        let workers = crate::support::children(crate::support::keeper_of(agent.pid()));
+        kill(workers[number as usize % workers.len()], Signal::SIGKILL);
+    }
+    assert!(restored * 2 > kills, "only {restored} of {kills} rounds began from memory");
+    agent.signal(Signal::SIGTERM);
+    let end = agent.end();
+    assert!(!end.stdout.contains("torn") && !end.stdout.contains("mixed"), "{}", end.stdout);
+    sandbox.assert_nothing_left();
+}
+
+/// A byte of a kept block changes. It is not loaded, and the next round begins without it. No failure is charged.
+#[test]
+fn changed_byte_is_not_loaded() {
+    let sandbox = Sandbox::new();
+    let Job { mut agent, orders, endpoint } = start(&sandbox, "");
+    let pids = workers(&mut agent, 0);
+    give(&orders, "save(10)");
+    prints_of_all(&mut agent, &[0, 1], "saved=10");
+    wait_for_memory(&sandbox, &endpoint, |memory| memory["step"] == 10);
+    for path in memory_files(&agent) {
+        let file = OpenOptions::new().write(true).open(path).unwrap();
+        file.write_all_at(&[255], 77).unwrap();
+    }
+    kill(pids[0], Signal::SIGKILL);
+    agent.logs("cannot use step 10 from memory: the checksum of its part is wrong");
+    agent.logs("round admitted round=1.3");
+    give(&orders, "load(); save(5)");
+    prints_of_all(&mut agent, &[0, 1], "loaded=nothing");
+    prints_of_all(&mut agent, &[0, 1], "saved=5");
+    agent.signal(Signal::SIGTERM);
+    agent.end();
+    sandbox.assert_nothing_left();
+}
+
+/// A limit that is too small, and one of the file size: one reason that says what is missing. The workers run on, and the next round tries again.
+#[test]
+fn limits_end_saving_not_training() {
+    let cases = [
+        ("--memory-limit 1MiB", "", "has 1 MB and needs 8 MB"),
+        ("--memory-limit 0", "", "has --memory-limit 0"),
+        ("", "ulimit -f 100; ", "File too large"),
+    ];
+    for (flags, limit, why) in cases {
+        let sandbox = Sandbox::new();
+        let orders: Vec<Orders> = (0..2).map(|rank| sandbox.orders(rank)).collect();
+        let script = format!(
+            "{limit} exec {} --standalone --nproc-per-node 2 --max-restarts 1 {flags} {WORKER}",
+            env!("CARGO_BIN_EXE_ragent")
+        );
+        let mut agent = sandbox.program("bash").arg("-c").arg(script).start();
+        let pids = workers(&mut agent, 0);
+        orders[1].give("save(10, 2 * SIZE)");
+        orders[1].give("save(10)");
+        let line = agent.prints("rank=1 refused");
+        assert!(line.contains(why), "{line}");
+        agent.prints("rank=1 refused");
+        give(&orders, "load(); newest()");
+        prints_of_all(&mut agent, &[0, 1], "loaded=nothing");
+        prints_of_all(&mut agent, &[0, 1], "newest=None");
+        kill(pids[0], Signal::SIGKILL);
+        workers(&mut agent, 1);
+        agent.signal(Signal::SIGTERM);
+        agent.end().assert_code(8);
+        sandbox.assert_nothing_left();
+    }
+}
+
+/// A worker that dies while it fills a buffer, and one that asks for absurd amounts, harm nobody. A socket of the last round is gone.
+#[test]
+fn misbehaving_workers_harm_nobody() {
+    let sandbox = Sandbox::new();
+    let Job { mut agent, orders, .. } = start(&sandbox, "");
+    let pids = workers(&mut agent, 0);
+    orders[0].give("tell(ask(ask='saved', step=1, bytes=8)[0])");
+    agent.prints("rank=0 {'refused'");
+    orders[0]
+        .give("old = os.environ['RAGENT_MEMORY_SOCKET']; agent.send(b'{'); tell(agent.recv(10))");
+    agent.prints("rank=0 b''");
+    orders[0].give("agent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); agent.connect(old); save(10)");
+    agent.prints("rank=0 saved=10");
+    orders[1].give(
+        "ask(ask='buffer', step=10, bytes=SIZE, kind='state', replicated=False); tell('filling')",
+    );
+    agent.prints("rank=1 filling");
+    kill(pids[1], Signal::SIGKILL);
+    workers(&mut agent, 1);
+    give(&orders, "load(); save(10)");
+    prints_of_all(&mut agent, &[0, 1], "loaded=nothing");
+    prints_of_all(&mut agent, &[0, 1], "saved=10");
+    agent.signal(Signal::SIGTERM);
+    agent.end();
+}
+
+/// In a cgroup with a limit, no process is killed: what does not fit is refused.
+#[test]
+fn limit_of_the_cgroup_is_kept() {
+    let parent = std::path::Path::new("/sys/fs/cgroup/memory");
+    if !nix::unistd::geteuid().is_root() || !parent.join("cgroup.procs").exists() {
+        return skip("no cgroup of version 1 with a limit of memory can be made");
+    }
+    let cgroup = parent.join(format!("test-memory-{}", std::process::id()));
+    fs::create_dir(&cgroup).unwrap();
+    fs::write(cgroup.join("memory.limit_in_bytes"), (3_u64 << 30).to_string()).unwrap();
+    let sandbox = Sandbox::new();
+    let orders: Vec<Orders> = (0..2).map(|rank| sandbox.orders(rank)).collect();
+    let script = format!(
+        "echo 0 >{}/cgroup.procs; exec {} --standalone --nproc-per-node 2 --memory-limit 100G {WORKER}",
+        cgroup.display(),
+        env!("CARGO_BIN_EXE_ragent")
+    );
+    let mut agent = sandbox.program("bash").arg("-c").arg(script).start();
+    workers(&mut agent, 0);
+    // 2 GiB stay free.
+    give(&orders, "save(10, 64 << 20)");
+    prints_of_all(&mut agent, &[0, 1], "saved=10");
+    orders[0].give("save(20, 1 << 30)");
+    let line = agent.prints("rank=0 refused");
+    assert!(line.contains("to spare and needs 1.0 GB"), "{line}");
+    give(&orders, "newest()");
+    agent.prints("rank=1 newest=");
+    agent.signal(Signal::SIGTERM);
+    agent.end().assert_code(8);
+    let killed = fs::read_to_string(cgroup.join("memory.oom_control")).unwrap();
+    assert!(killed.contains("oom_kill 0"), "{killed}");
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while fs::remove_dir(&cgroup).is_err() {
+        assert!(std::time::Instant::now() < deadline, "the cgroup stays");
+        std::thread::yield_now();
+    }
+}
