@@ -7,6 +7,7 @@ use support::{Program, Sandbox, Start, children, free_port, keeper_of, kill, ski
 
 mod frameworks;
 mod launch_methods;
+mod memory;
 mod notices;
 mod standbys;
 #[path = "../support/mod.rs"]
