@@ -300,11 +300,6 @@ impl PartKeeper {
         self.unusable.as_ref()
     }
 
-    /// Returns true if workers wait for this node, so that they make no progress.
-    pub fn has_waiting_workers(&self) -> bool {
-        !self.waiting.is_empty()
-    }
-
     fn is_running(&self, round: RoundId) -> bool {
         self.round.as_ref().is_some_and(|own| own.round == round && own.is_running)
     }

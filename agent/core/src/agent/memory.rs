@@ -21,11 +21,6 @@ impl Agent {
         self.memory.set_address(address);
     }
 
-    /// Returns true if a worker waits for memory, so that its group makes no progress.
-    pub fn has_workers_that_wait_for_memory(&self) -> bool {
-        self.memory.has_waiting_workers()
-    }
-
     /// Handles an event of the driver that concerns checkpoints in memory.
     pub fn handle_memory(&mut self, now: Instant, input: Input) {
         self.change_memory(now, |memory| memory.handle_input(now, input));
