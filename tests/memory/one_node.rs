@@ -7,6 +7,7 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
+use ragent_base::sys::clock;
 use serde_json::Value;
 
 use crate::{
@@ -219,24 +220,91 @@ fn misbehaving_workers_harm_nobody() {
     agent.end();
 }
 
+/// A cgroup of version 1 with a limit of memory. Dropping it removes it.
+struct Limited(std::path::PathBuf);
+
+impl Limited {
+    fn new(name: &str, bytes: u64) -> Option<Self> {
+        let parent = std::path::Path::new("/sys/fs/cgroup/memory");
+        if !nix::unistd::geteuid().is_root() || !parent.join("cgroup.procs").exists() {
+            skip("no cgroup of version 1 with a limit of memory can be made");
+            return None;
+        }
+        let path = parent.join(format!("test-{name}-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("memory.limit_in_bytes"), bytes.to_string()).unwrap();
+        Some(Self(path))
+    }
+
+    /// Starts an agent with two workers in it.
+    fn agent(&self, sandbox: &Sandbox, flags: &str) -> Program {
+        let script = format!(
+            "echo 0 >{}/cgroup.procs; exec {} --standalone --nproc-per-node 2 {flags} {WORKER}",
+            self.0.display(),
+            env!("CARGO_BIN_EXE_ragent")
+        );
+        sandbox.program("bash").arg("-c").arg(script).start()
+    }
+
+    fn kills(&self) -> String {
+        fs::read_to_string(self.0.join("memory.oom_control")).unwrap()
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        // Bounded, since all of its processes have ended or are about to.
+        for _ in 0..10_000_000 {
+            if fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// A worker takes memory that checkpoints used. They are freed, and the job goes on without them. No process is killed.
+#[test]
+fn memory_gives_way_to_workers() {
+    let Some(cgroup) = Limited::new("memory-way", 3 << 30) else { return };
+    let sandbox = Sandbox::new();
+    let orders: Vec<Orders> = (0..2).map(|rank| sandbox.orders(rank)).collect();
+    let mut agent = cgroup.agent(&sandbox, "--max-restarts 9");
+    let pids = workers(&mut agent, 0);
+    give(&orders, "save(10, 64 << 20)");
+    prints_of_all(&mut agent, &[0, 1], "saved=10");
+    assert!(memory_files(&agent).len() >= 2);
+    orders[1].give("taken = b'x' * (5 << 28)");
+    agent.logs("checkpoints in memory are off");
+    give(&orders, "save(20)");
+    for _ in 0..2 {
+        let line = agent.prints("refused");
+        assert!(line.contains("GB left, and keeps 2.1 GB free"), "{line}");
+    }
+    // Another thread closes them. Nothing reports it, so this polls.
+    let deadline = clock::now_blocking() + PATIENCE;
+    while !memory_files(&agent).is_empty() {
+        assert!(clock::now_blocking() < deadline, "{:?}", memory_files(&agent));
+        std::thread::yield_now();
+    }
+    kill(pids[1], Signal::SIGKILL);
+    workers(&mut agent, 1);
+    // The one on disk may be newer.
+    give(&orders, "load(); save(20)");
+    prints_of_all(&mut agent, &[0, 1], "loaded=nothing");
+    prints_of_all(&mut agent, &[0, 1], "saved=20");
+    agent.signal(Signal::SIGTERM);
+    agent.end().assert_code(8);
+    assert!(cgroup.kills().contains("oom_kill 0"), "{}", cgroup.kills());
+}
+
 /// In a cgroup with a limit, no process is killed: what does not fit is refused.
 #[test]
 fn limit_of_the_cgroup_is_kept() {
-    let parent = std::path::Path::new("/sys/fs/cgroup/memory");
-    if !nix::unistd::geteuid().is_root() || !parent.join("cgroup.procs").exists() {
-        return skip("no cgroup of version 1 with a limit of memory can be made");
-    }
-    let cgroup = parent.join(format!("test-memory-{}", std::process::id()));
-    fs::create_dir(&cgroup).unwrap();
-    fs::write(cgroup.join("memory.limit_in_bytes"), (3_u64 << 30).to_string()).unwrap();
+    let Some(cgroup) = Limited::new("memory", 3 << 30) else { return };
     let sandbox = Sandbox::new();
     let orders: Vec<Orders> = (0..2).map(|rank| sandbox.orders(rank)).collect();
-    let script = format!(
-        "echo 0 >{}/cgroup.procs; exec {} --standalone --nproc-per-node 2 --memory-limit 100G {WORKER}",
-        cgroup.display(),
-        env!("CARGO_BIN_EXE_ragent")
-    );
-    let mut agent = sandbox.program("bash").arg("-c").arg(script).start();
+    let mut agent = cgroup.agent(&sandbox, "--memory-limit 100G");
     workers(&mut agent, 0);
     // 2 GiB stay free.
     give(&orders, "save(10, 64 << 20)");
@@ -248,11 +316,5 @@ fn limit_of_the_cgroup_is_kept() {
     agent.prints("rank=1 newest=");
     agent.signal(Signal::SIGTERM);
     agent.end().assert_code(8);
-    let killed = fs::read_to_string(cgroup.join("memory.oom_control")).unwrap();
-    assert!(killed.contains("oom_kill 0"), "{killed}");
-    let deadline = std::time::Instant::now() + PATIENCE;
-    while fs::remove_dir(&cgroup).is_err() {
-        assert!(std::time::Instant::now() < deadline, "the cgroup stays");
-        std::thread::yield_now();
-    }
+    assert!(cgroup.kills().contains("oom_kill 0"), "{}", cgroup.kills());
 }

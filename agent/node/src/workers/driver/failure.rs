@@ -2,11 +2,15 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use ragent_base::{output::logs::WorkerFolder, sys::clock};
+use nix::sys::signal::Signal;
+use ragent_base::{
+    output::logs::WorkerFolder,
+    sys::{clock, memory},
+};
 use ragent_core::supervisor::{GroupEnd, is_before_stop};
 use ragent_rendezvous::{
     ids::{GlobalRank, LocalRank},
-    message::{WorkerEnd, WorkerFailure},
+    message::{OomKill, WorkerEnd, WorkerFailure},
 };
 use tokio::{task::spawn_blocking, time::timeout};
 
@@ -35,6 +39,8 @@ impl WorkersDriver {
         };
         let is_final =
             matches!(&end, WorkerEnd::Exited(code) if self.spec.final_codes.contains(code));
+        let is_killed = end == WorkerEnd::Signaled(Signal::SIGKILL as i32);
+        let oom = (is_killed && memory::oom_kills() > group.oom_kills).then_some(OomKill::Probable);
         WorkerFailure {
             host_name: self.spec.host_name.clone(),
             round: group.admission.round,
@@ -51,7 +57,7 @@ impl WorkersDriver {
             is_final,
             error_file_age: None,
             hardware: Vec::new(),
-            oom: None,
+            oom,
         }
     }
 

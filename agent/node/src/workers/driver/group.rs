@@ -31,6 +31,8 @@ pub(super) struct WorkerGroup {
     /// True if a report of a checkpoint was ignored. The warning about it is logged only once.
     pub(super) has_ignored_save: bool,
     pub(super) is_looking: bool,
+    /// The number of processes that the kernel had killed for lack of memory when the round began.
+    pub(super) oom_kills: Option<u64>,
     pub(super) keeper: KeeperWatch,
     /// The time at which the group began to stop.
     pub(super) stopped: Option<Instant>,

@@ -6,7 +6,7 @@ use ragent_base::{
     output::{lines::Choice, logs::WorkerFolder},
     report::event_log::AgentEvent,
     spec::{StepFinder, Stream},
-    sys::clock,
+    sys::{clock, memory},
 };
 use ragent_core::{
     hang::HangWatch,
@@ -26,7 +26,7 @@ use tracing::warn;
 use super::{Done, Worker, WorkerGroup, WorkersDriver};
 use crate::{
     keeper::order::{Order, Program},
-    memory,
+    memory::socket_path,
     workers::limits,
     workers::{
         keeper_link::KeeperLink,
@@ -55,6 +55,7 @@ impl WorkersDriver {
             workers,
             choices,
             hang: None,
+            oom_kills: memory::oom_kills(),
             steps: StepWatch::default(),
             saves: SaveWatch::new(size),
             has_ignored_save: false,
@@ -175,7 +176,7 @@ impl WorkersDriver {
             env.push(("TORCHELASTIC_TIMER_FILE".to_owned(), pipe.path().into()));
         }
         if let Some(folder) = &self.memory_folder {
-            let socket = memory::socket_path(folder, local_rank);
+            let socket = socket_path(folder, local_rank);
             env.push((environment::MEMORY_SOCKET.to_owned(), socket.into()));
         }
         if let Some(worker_reports) = &self.worker_reports {
