@@ -221,7 +221,8 @@
   // Describes the newest checkpoint in memory.
   const memory = (m) => {
     const age = m.age_ms === null ? "" : `, ${time(m.age_ms)} old`;
-    const cost = m.cost_ms === null ? "" : `; a save takes ${time(m.cost_ms)}`;
+    const short = (ms) => (ms >= 10 && ms < 1e4 ? `${(ms / 1000).toFixed(2)} s` : time(ms));
+    const cost = m.cost_ms === null ? "" : `; a save takes ${short(m.cost_ms)}`;
     const gb = (bytes) => (bytes < 1e10 ? (bytes / 1e9).toFixed(1) : number(Math.round(bytes / 1e9)));
     const space = m.needed > 0 ? `; at most ${gb(m.needed)} of ${gb(m.limit)} GB on a node` : "";
     return `memory: step ${number(m.step)} whole${m.is_copied ? " and copied" : ""}${age}${cost}${space}`;
