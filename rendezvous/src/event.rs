@@ -379,6 +379,17 @@ pub enum StrikeReason {
     Script,
 }
 
+impl StrikeReason {
+    /// Returns the reason as a part of a sentence.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Failures => "two rounds that began with it have failed",
+            Self::Sum => "the checksum of a part is wrong",
+            Self::Script => "the script has refused it",
+        }
+    }
+}
+
 /// The cause of a restart, by which restarts are summed.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]

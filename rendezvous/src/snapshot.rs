@@ -330,6 +330,13 @@ pub struct MemoryStatus {
     pub text: Option<String>,
 }
 
+impl MemoryStatus {
+    /// Returns true if nothing is saved in memory for the rest of the round or of the job.
+    pub fn is_off(&self) -> bool {
+        self.text.as_deref().is_some_and(|text| text.starts_with("off: "))
+    }
+}
+
 /// The maximum number of [`RefusedPeer`] values: more than a person reads.
 pub const REFUSED_PEERS_MAX: usize = 64;
 

@@ -3,6 +3,7 @@
 //! Only the process that coordinates has the metrics of the job. No label has a value for each node, so the number of metrics does not
 //! depend on the size of the job. `docs/metrics.md` describes each metric.
 
+mod memory;
 mod node;
 mod time;
 
@@ -238,6 +239,7 @@ fn add_job(registry: &mut Registry, counts: &JobCounts) {
     registry.register_with_unit(name, help, Unit::Seconds, silence);
     add_progress(registry, snapshot.progress.as_ref());
     add_checkpoints(registry, snapshot);
+    memory::add_memory(registry, snapshot.memory.as_ref());
     time::add_time(registry, snapshot);
 }
 
@@ -309,8 +311,8 @@ mod tests {
         ids::RunId,
         message::StandbyCounts,
         snapshot::{
-            CheckpointTimes, JobTime, NodeCounts, NodeStateName, RestartsByCause, Snapshot,
-            StateTime, VoterStatus,
+            CheckpointTimes, JobTime, MemoryStatus, NodeCounts, NodeStateName, RestartsByCause,
+            Snapshot, StateTime, VoterStatus,
         },
     };
     use ragent_store::StoreThread;
@@ -440,10 +442,20 @@ mod tests {
             best_steps: Some(512),
             best_lost: Some(0.023),
         };
+        let memory = MemoryStatus {
+            step: Some(48_210),
+            is_copied: true,
+            age_ms: Some(2_500),
+            cost_ms: Some(20),
+            needed: 245_000_000_000,
+            limit: 667_000_000_000,
+            text: None,
+        };
         Snapshot {
             progress: Some(progress),
             checkpoints: Some(checkpoints),
             saved_step: Some(48_000),
+            memory: Some(memory),
             time,
             restarts,
             ..empty_snapshot()
@@ -469,6 +481,36 @@ mod tests {
         let text = written(Some(&empty_snapshot()));
         assert!(!text.contains("ragent_step"), "{text}");
         assert!(text.contains("ragent_progress_source{source=\"read\"} 0"), "{text}");
+    }
+
+    /// Checkpoints in memory have gauges once there are any. Before that, only that memory is not off.
+    #[test]
+    fn memory_has_metrics() {
+        let mut snapshot = with_progress();
+        let text = written(Some(&snapshot));
+        for line in [
+            "ragent_memory_off 0",
+            "ragent_memory_step 48210",
+            "ragent_memory_copied 1",
+            "ragent_memory_age_seconds 2.5",
+            "ragent_memory_save_seconds 0.02",
+            "ragent_memory_needed_bytes 245000000000",
+            "ragent_memory_limit_bytes 667000000000",
+        ] {
+            assert!(text.lines().any(|written| written == line), "{line}: {text}");
+        }
+        let off = Some("off: n17 has 40 GB and needs 84".to_owned());
+        snapshot.memory = Some(MemoryStatus { text: off, ..MemoryStatus::default() });
+        let text = written(Some(&snapshot));
+        assert!(text.lines().any(|line| line == "ragent_memory_off 1"), "{text}");
+        assert!(
+            !text.contains("ragent_memory_step") && !text.contains("ragent_memory_age"),
+            "{text}"
+        );
+        snapshot.memory = None;
+        let text = written(Some(&snapshot));
+        let lines: Vec<_> = text.lines().filter(|line| line.starts_with("ragent_memory")).collect();
+        assert_eq!(lines, ["ragent_memory_off 0"]);
     }
 
     /// The time account has counters of settled times. Restarts are counted by cause.

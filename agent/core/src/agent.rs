@@ -141,6 +141,8 @@ pub struct Agent {
     unreached_store: Option<StoreUnreached>,
     notices: Notices,
     memory: PartKeeper,
+    /// The newest round in which memory went off, as the user knows.
+    memory_off_in: RoundId,
     /// Connections to the store of `round` whose users members must still be asked to confirm.
     questions: Batch<StoreConnection>,
     effects: VecDeque<Effect>,
@@ -171,6 +173,7 @@ impl Agent {
             unreached_store: None,
             notices: Notices::default(),
             memory: PartKeeper::new(settings.memory.clone(), settings.seed),
+            memory_off_in: RoundId::default(),
             questions: owner_checks::questions(),
             effects: VecDeque::from([Effect::Local(Action::OpenStore)]),
             settings,

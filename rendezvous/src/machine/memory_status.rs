@@ -116,7 +116,11 @@ impl Rendezvous {
             (Some(text), Some(_), _) => Some(format!("waits: {text}")),
             (None, Some(rank), _) => Some(format!("waits: rank {rank} waits for memory")),
             (Some(text), None, Some(id)) if !is_copied => {
-                Some(format!("step {} whole, not copied: {text}", grouped(id.step)))
+                let why = match text.starts_with("not copied") {
+                    true => text.to_owned(),
+                    false => format!("not copied: {text}"),
+                };
+                Some(format!("step {} whole, {why}", grouped(id.step)))
             }
             (Some(text), None, _) => Some(text.to_owned()),
             (None, None, None) => self.struck_text(),
@@ -137,7 +141,7 @@ impl Rendezvous {
 }
 
 /// Returns a number with a comma after each thousand.
-fn grouped(number: u64) -> String {
+pub(super) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {

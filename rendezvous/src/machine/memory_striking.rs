@@ -15,7 +15,7 @@ use crate::{
     event::{EventKind, StrikeReason},
     ids::{NodeId, Round, RoundId},
     limits::HOST_TALLIES_MAX,
-    machine::Rendezvous,
+    machine::{Rendezvous, memory_status::grouped},
     message::{MemoryReport, MemoryUnusable, RestartReason, UnusableReason},
     phase::Phase,
 };
@@ -44,7 +44,7 @@ impl Rendezvous {
     }
 
     fn record_strike(&mut self, step: u64, reason: StrikeReason) {
-        warn!(step, ?reason, "a checkpoint in memory is not used again");
+        warn!("step {} in memory is not used again: {}", grouped(step), reason.text());
         self.keeping.struck = Some(reason);
         self.event(None, None, EventKind::MemoryStruck { step, reason });
     }
@@ -112,7 +112,8 @@ impl Rendezvous {
         if !is_newest || !self.job_state.training.void_round(round) {
             return;
         }
-        warn!(%round, node = %id, why, "checkpoints in memory are off");
+        // Each node warns of it.
+        info!(%round, node = %id, why, "checkpoints in memory are off");
         self.keeping.off = Some(why.to_owned());
         self.event_of(None, id, EventKind::MemoryOff { reason: why.to_owned() });
         self.has_guidance = true;
@@ -169,7 +170,7 @@ impl Rendezvous {
         self.keeping.kills = self.keeping.kills.saturating_add(1);
         let round = self.newest_round();
         if self.keeping.kills >= KILLS_MAX && self.job_state.training.turn_memory_off(round) {
-            warn!(node = %id, text, "checkpoints in memory are off for the rest of the job");
+            warn!("checkpoints in memory are off for the rest of the job: {text}");
             self.event_of(None, id, EventKind::MemoryOff { reason: text.clone() });
             self.keeping.off = Some(text);
             self.has_guidance = true;

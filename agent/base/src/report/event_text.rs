@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use ragent_rendezvous::{
-    event::{Event, EventKind, RestartCause, RestartCost, StrikeReason},
+    event::{Event, EventKind, RestartCause, RestartCost},
     message::Notice,
 };
 
 use super::{
     news::{ended, evicted, notice_given, restarting},
-    status_text::progress::grouped,
+    status_text::{memory, progress::grouped},
     time_text::short_time,
 };
 
@@ -91,18 +91,16 @@ pub fn sentence(event: &Event) -> String {
             grouped(*step)
         ),
         EventKind::MemoryRestored { step, fetching, bytes } => format!(
-            "round {round} begins with step {} from memory; {} fetch {:.1} GB from others",
+            "round {round} begins with step {} from memory; {} {} from others",
             grouped(*step),
-            counted(*fetching, "node"),
-            *bytes as f64 / 1e9
+            match fetching {
+                1 => "1 node fetches".to_owned(),
+                some => format!("{some} nodes fetch"),
+            },
+            memory::bytes(*bytes)
         ),
         EventKind::MemoryStruck { step, reason } => {
-            let why = match reason {
-                StrikeReason::Failures => "two rounds that began with it have failed",
-                StrikeReason::Sum => "the checksum of a part is wrong",
-                StrikeReason::Script => "the script has refused it",
-            };
-            format!("step {} in memory is not used again: {why}", grouped(*step))
+            format!("step {} in memory is not used again: {}", grouped(*step), reason.text())
         }
         EventKind::MemoryOff { reason } => format!("checkpoints in memory are off: {reason}"),
         EventKind::RestartCost(cost) => cost_sentence(cost),
@@ -256,7 +254,10 @@ pub fn cause(cause: RestartCause) -> &'static str {
 mod tests {
     use std::collections::BTreeSet;
 
-    use ragent_rendezvous::event::RestartStages;
+    use ragent_rendezvous::{
+        event::{EventId, RestartStages, StrikeReason},
+        ids::{Round, Term},
+    };
 
     use super::*;
 
@@ -273,6 +274,32 @@ mod tests {
         let rows = table.lines().filter_map(|row| row.strip_prefix("| `")?.split('`').next());
         assert!(kinds.len() > 20);
         assert_eq!(rows.collect::<BTreeSet<_>>(), kinds);
+    }
+
+    /// The events of checkpoints in memory have a sentence each.
+    #[test]
+    fn memory_has_sentences() {
+        let text = |kind| {
+            let round = Round(8);
+            let id = EventId { term: Term(1), number: 1 };
+            sentence(&Event { id, cause: None, round, node: None, kind })
+        };
+        let restored =
+            |fetching| EventKind::MemoryRestored { step: 48_210, fetching, bytes: 61_200_000_000 };
+        let begin = "round 8 begins with step 48,210 from memory; ";
+        assert_eq!(text(restored(0)), format!("{begin}every node has its part"));
+        assert_eq!(text(restored(1)), format!("{begin}1 node fetches 61 GB from others"));
+        assert_eq!(text(restored(2)), format!("{begin}2 nodes fetch 61 GB from others"));
+        for (reason, why) in [
+            (StrikeReason::Failures, "two rounds that began with it have failed"),
+            (StrikeReason::Sum, "the checksum of a part is wrong"),
+            (StrikeReason::Script, "the script has refused it"),
+        ] {
+            let expected = format!("step 48,210 in memory is not used again: {why}");
+            assert_eq!(text(EventKind::MemoryStruck { step: 48_210, reason }), expected);
+        }
+        let off = EventKind::MemoryOff { reason: "n17 has 40 GB and needs 84".to_owned() };
+        assert_eq!(text(off), "checkpoints in memory are off: n17 has 40 GB and needs 84");
     }
 
     /// The cost of a restart names its stages.

@@ -9,9 +9,12 @@ use ragent_core::{
     agent::{News, NoticeEnd, WaitReport},
     signal::Signal,
 };
-use ragent_rendezvous::message::{
-    DepartedNode, DepartedNodes, Departure, EvictReason, MemoryUnusable, Notice, NoticeKind,
-    RestartReason, UnusableReason, WaitReason, WorkerEnd,
+use ragent_rendezvous::{
+    ids::RoundId,
+    message::{
+        DepartedNode, DepartedNodes, Departure, EvictReason, MemoryUnusable, Notice, NoticeKind,
+        RestartReason, UnusableReason, WaitReason, WorkerEnd,
+    },
 };
 use tracing::{error, info, warn};
 
@@ -47,6 +50,7 @@ pub fn is_failure(news: &News) -> bool {
         | News::Waiting(..)
         | News::NoticeGiven(_)
         | News::NoticeOver(_)
+        | News::MemoryOff(..)
         | News::ClientRefused(..) => false,
     }
 }
@@ -117,6 +121,10 @@ pub fn log(news: &News, is_repeated: bool) {
         }
         News::NoticeGiven(notice) => info!("{}", notice_given(notice)),
         News::NoticeOver(end) => info!("{}", notice_over(end)),
+        News::MemoryOff(round, why) => {
+            let text = memory_off(*round, why);
+            if is_repeated { info!("{text}") } else { warn!("{text}") }
+        }
         News::Cause(failure) => {
             error!(
                 target: RECORD,
@@ -240,6 +248,14 @@ fn memory_unusable(host_name: &str, unusable: &MemoryUnusable) -> String {
     let details = if text.is_empty() { String::new() } else { format!(" ({text})") };
     let step = grouped(checkpoint.step);
     format!("{host_name} cannot use step {step} from memory: {why}{details}")
+}
+
+/// Describes that a round goes on without checkpoints in memory.
+fn memory_off(round: RoundId, why: &str) -> String {
+    let round = round.round;
+    format!(
+        "checkpoints in memory are off in round {round}: {why}; its workers go on, and the next round begins from a checkpoint on disk"
+    )
 }
 
 /// Describes a notice to all ranks.

@@ -150,7 +150,7 @@ fn status(news: &News) -> Option<String> {
         }
         News::NoticeGiven(notice) => news::notice_given(notice),
         News::NoticeOver(end) => news::notice_over(end),
-        News::ClientRefused(..) => return None,
+        News::ClientRefused(..) | News::MemoryOff(..) => return None,
         News::WorkerFailed(failure) | News::Cause(failure) => {
             let (rank, end) = (failure.global_rank.0, news::ended(&failure.end));
             format!("round {}: rank {rank} {end}", failure.round.round.0)

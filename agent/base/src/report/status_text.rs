@@ -1,5 +1,6 @@
 //! The state of a job as text.
 
+pub mod memory;
 pub mod progress;
 pub mod saving;
 pub mod table;
@@ -49,6 +50,9 @@ pub fn text(snapshot: &Snapshot, rows: Rows) -> String {
         for line in saving::times(times) {
             let _ = writeln!(text, "{line}");
         }
+    }
+    if let Some(memory) = &snapshot.memory {
+        let _ = writeln!(text, "{}", memory::line(memory));
     }
     if let Some(why) = &snapshot.incomplete {
         let _ = writeln!(text, "not complete: {}", why.text);

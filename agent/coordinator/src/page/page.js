@@ -212,8 +212,20 @@
         saves.push(`best every ${time(c.best_ms)}, which loses ${percent(c.best_lost)} of the time, now ${percent(c.lost)}`);
       }
     } else if (job.saved_step !== null) saves.push(`step ${number(job.saved_step)} is saved`);
+    const m = job.memory;
+    if (m && m.step !== null) saves.push(memory(m));
     $("checkpoints").textContent = saves.join(" · ");
     $("checkpoints").hidden = saves.length === 0;
+  };
+
+  // Describes the newest checkpoint in memory.
+  const memory = (m) => {
+    const age = m.age_ms === null ? "" : `, ${time(m.age_ms)} old`;
+    const short = (ms) => (ms >= 10 && ms < 1e4 ? `${(ms / 1000).toFixed(2)} s` : time(ms));
+    const cost = m.cost_ms === null ? "" : `; a save takes ${short(m.cost_ms)}`;
+    const gb = (bytes) => (bytes < 1e10 ? (bytes / 1e9).toFixed(1) : number(Math.round(bytes / 1e9)));
+    const space = m.needed > 0 ? `; at most ${gb(m.needed)} of ${gb(m.limit)} GB on a node` : "";
+    return `memory: step ${number(m.step)} whole${m.is_copied ? " and copied" : ""}${age}${cost}${space}`;
   };
 
   const timeBar = () => {
@@ -251,6 +263,7 @@
       const missing = s.missing ? `; not yet: ${s.missing}` : "";
       list.push(`Saving before ${goes} (${s.source}): ${s.saved_ranks} of ${s.ranks} ranks, ${time(s.left_ms)} left${missing}`);
     }
+    if (job.memory?.text) list.push(`Memory: ${job.memory.text}`);
     if (job.incomplete) list.push(`The next round is not complete: ${job.incomplete.text}`);
     const stalled = order.filter((row) => row[STALLED]);
     if (stalled.length > 0 && job.phase === "running") {

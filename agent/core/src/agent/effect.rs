@@ -90,6 +90,8 @@ pub enum News {
     NoticeGiven(Notice),
     /// The phase of a notice is over.
     NoticeOver(NoticeEnd),
+    /// Checkpoints in memory are off for the rest of the round, for this reason.
+    MemoryOff(RoundId, String),
 }
 
 /// The way in which one node's part ended.

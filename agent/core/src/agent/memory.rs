@@ -7,7 +7,7 @@ use ragent_rendezvous::{
     message::{CheckpointId, FromNode, MemoryReport},
 };
 
-use super::{Action, Agent, Effect};
+use super::{Action, Agent, Effect, News};
 use crate::memory::{Input, PartKeeper};
 
 impl Agent {
@@ -33,6 +33,10 @@ impl Agent {
 
     pub(super) fn handle_memory_off(&mut self, now: Instant, round: RoundId, why: &str) {
         self.change_memory(now, |memory| memory.handle_off(now, round, why));
+        if self.memory_off_in != round {
+            self.memory_off_in = round;
+            self.announce(News::MemoryOff(round, why.to_owned()));
+        }
     }
 
     /// Changes what is kept, and carries out what follows.

@@ -55,6 +55,36 @@ pub(super) fn of(snapshot: &Snapshot) -> Vec<Advice> {
     advice
 }
 
+/// Returns the changes by which checkpoints in memory would save time.
+pub(super) fn of_memory(snapshot: &Snapshot) -> Vec<Advice> {
+    let mut advice = Vec::new();
+    match &snapshot.memory {
+        Some(memory) => {
+            let text = memory.text.as_deref().unwrap_or_default();
+            if text.contains("the job has no secret") {
+                let text = "a secret (`ragent secret --init`, on all nodes) lets agents copy checkpoints in \
+                            memory to other nodes: without copies, the loss of a node costs the steps since \
+                            the last checkpoint on disk";
+                advice.push(Advice { what: "secret", text: text.to_owned() });
+            }
+        }
+        None => {
+            let (lost, all) = (snapshot.time.redone_ms, snapshot.time.known_ms());
+            // One percent of the time is worth a change of the script.
+            if lost >= LOST_MIN_MS && lost.saturating_mul(100) >= all {
+                let text = format!(
+                    "checkpoints in memory (`memory.save` of `ragent.checkpoint`) every few steps: {} of {} \
+                     were steps that were done again",
+                    short_time(lost),
+                    short_time(all)
+                );
+                advice.push(Advice { what: "memory", text });
+            }
+        }
+    }
+    advice
+}
+
 /// The number of nodes that are named for lost leases, those with the most lost leases first.
 const ADVICE_NODES_MAX: usize = 4;
 
@@ -99,7 +129,7 @@ mod tests {
     use ragent_base::testing::nodes;
     use ragent_rendezvous::{
         ids::Round,
-        snapshot::{JobTime, StateTime},
+        snapshot::{JobTime, MemoryStatus, StateTime},
     };
 
     use super::*;
@@ -130,6 +160,31 @@ mod tests {
         assert!(
             starting.text.ends_with("1 min 0 s of the 1 min 0 s lost was starting"),
             "{starting:?}"
+        );
+    }
+
+    /// Without a secret there are no copies. Many steps that are done again are a reason to save in memory.
+    #[test]
+    fn memory_is_advised() {
+        let what = |snapshot: &Snapshot| -> Vec<&'static str> {
+            of_memory(snapshot).iter().map(|advice| advice.what).collect()
+        };
+        let redone = |seconds: u64, memory: Option<&str>| {
+            let mut snapshot = job(&[("productive", 2_000)]);
+            snapshot.time.redone_ms = seconds * 1000;
+            let text = memory.map(str::to_owned);
+            snapshot.memory = memory.map(|_| MemoryStatus { text, ..MemoryStatus::default() });
+            snapshot
+        };
+        let no_secret = "no copies: the job has no secret (ragent secret --init)";
+        assert_eq!(what(&redone(60, Some(no_secret))), ["secret"]);
+        assert_eq!(what(&redone(60, Some("off: n1 has --memory-limit 0"))), [""; 0]);
+        assert_eq!(what(&redone(60, None)), ["memory"]);
+        assert_eq!(what(&redone(19, None)), [""; 0]);
+        let text = &of_memory(&redone(60, None))[0].text;
+        assert!(
+            text.ends_with("1 min 0 s of 33 min 20 s were steps that were done again"),
+            "{text}"
         );
     }
 

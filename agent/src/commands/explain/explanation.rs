@@ -4,12 +4,19 @@ use std::fmt::Write as _;
 
 use ragent_base::report::{
     event_text,
-    status_text::{saving, unreached_text},
+    status_text::{
+        memory::{self, bytes},
+        progress::grouped,
+        saving, unreached_text,
+    },
     time_text::{self, short_time},
 };
 use ragent_rendezvous::{
     event::EventId,
-    snapshot::{CheckpointTimes, JobTime, PhaseName, RestartsByCause, Saving, Snapshot, Unreached},
+    snapshot::{
+        CheckpointTimes, JobTime, MemoryStatus, PhaseName, RestartsByCause, Saving, Snapshot,
+        Unreached,
+    },
 };
 use serde::Serialize;
 
@@ -38,6 +45,8 @@ pub(in crate::commands) struct JobExplanation {
     saving: Option<Saving>,
     /// How often the job saves, and how often it should.
     checkpoints: Option<CheckpointTimes>,
+    /// The checkpoints in memory.
+    memory: Option<MemoryStatus>,
     /// The changes that the numbers suggest.
     advice: Vec<Advice>,
 }
@@ -50,6 +59,9 @@ pub(super) struct ExplainedRestart {
     steps: Vec<RestartStep>,
     /// The sentence about its cost; `None` while it is under way.
     cost: Option<String>,
+    /// The sentence about the checkpoint in memory with which the next round has begun, or the reason why it has
+    /// begun without; `None` if memory had no part in it.
+    memory: Option<String>,
 }
 
 /// A step of a restart.
@@ -75,7 +87,13 @@ impl JobExplanation {
             time: snapshot.time.clone(),
             saving: snapshot.saving.clone(),
             checkpoints: snapshot.checkpoints,
-            advice: [advice::of(snapshot), advice::of_leases(snapshot, entries)].concat(),
+            memory: snapshot.memory.clone(),
+            advice: [
+                advice::of(snapshot),
+                advice::of_memory(snapshot),
+                advice::of_leases(snapshot, entries),
+            ]
+            .concat(),
         }
     }
 
@@ -102,6 +120,9 @@ impl JobExplanation {
                 let _ = writeln!(text, "  {line}");
             }
         }
+        if let Some(memory) = &self.memory {
+            let _ = writeln!(text, "  {}", memory::line(memory));
+        }
         for advice in &self.advice {
             let _ = writeln!(text, "What would help: {}", advice.text);
         }
@@ -122,6 +143,9 @@ impl ExplainedRestart {
         }
         let cost = self.cost.as_deref().unwrap_or("the restart is under way");
         let _ = writeln!(text, "  {:<12}  {cost}", "cost");
+        if let Some(memory) = &self.memory {
+            let _ = writeln!(text, "  {:<12}  {memory}", "memory");
+        }
     }
 }
 
@@ -194,7 +218,8 @@ fn restart(
         .take_while(|entry| !begins_restart(entry))
         .filter(|entry| is_stage(entry, end))
         .collect();
-    let cost = followed.iter().rev().find(|entry| entry.kind == "restart_cost");
+    let cost = followed.iter().rev().find(|entry| entry.kind == "restart_cost").copied();
+    let memory = of_memory(end, later, entries, cost);
     let cost = cost.map(|entry| entry.text.clone());
     let stages = followed.iter().copied().filter(|entry| entry.kind != "restart_cost");
     let steps = chain.iter().copied().chain(stages).map(|entry| RestartStep {
@@ -202,7 +227,41 @@ fn restart(
         after_ms: entry.at.as_millisecond() - first.as_millisecond(),
         text: entry.text.clone(),
     });
-    ExplainedRestart { round: end.round, steps: steps.collect(), cost }
+    ExplainedRestart { round: end.round, steps: steps.collect(), cost, memory }
+}
+
+/// Returns what memory had to do with a restart: the checkpoint with which the next round has begun, or the reason why there was none.
+fn of_memory(
+    end: &JournalEntry,
+    later: &[JournalEntry],
+    entries: &[JournalEntry],
+    cost: Option<&JournalEntry>,
+) -> Option<String> {
+    let before = &entries[..entries.len().saturating_sub(later.len())];
+    let later = || later.iter().take_while(|entry| !begins_restart(entry));
+    if let Some(entry) = later().find(|entry| entry.kind == "memory_restored") {
+        let number = |name| entry.data[name].as_u64().unwrap_or(0);
+        let is_complete = cost.is_some_and(|cost| cost.data["is_complete"] == true);
+        let done = if is_complete { "restored" } else { "the next round begins with" };
+        let mut text = format!("{done} step {} from memory", grouped(number("step")));
+        if number("fetching") > 0 {
+            text += &format!(", with {} from other nodes", bytes(number("bytes")));
+        }
+        let redone = cost.and_then(|cost| cost.data["redone_steps"].as_u64());
+        match redone.filter(|_| is_complete) {
+            None | Some(0) => {}
+            Some(1) => text += "; 1 step done again",
+            Some(steps) => text += &format!("; {} steps done again", grouped(steps)),
+        }
+        return Some(text);
+    }
+    // Only what went wrong in the round that has ended, or at its end, is a reason.
+    let of_round = |entry: &&JournalEntry| entry.round == end.round;
+    let is_reason =
+        |entry: &&JournalEntry| matches!(entry.kind.as_str(), "memory_off" | "memory_struck");
+    let after = later().filter(of_round).filter(is_reason).last();
+    let why = after.or_else(|| before.iter().rev().take_while(of_round).find(is_reason))?;
+    Some(format!("nothing restored: {}", why.text))
 }
 
 /// Returns true if an event after the end of a round is a stage of the restart.
@@ -301,6 +360,72 @@ mod tests {
              Time: 1 min 40 s in all, 95.0 % productive; lost: starting 4.0 s, redone 1.0 s\n"
         );
         assert_eq!(text, expected);
+    }
+
+    fn with_data(entry: JournalEntry, round: u64, data: serde_json::Value) -> JournalEntry {
+        JournalEntry { round, data, ..entry }
+    }
+
+    /// A restart from memory names the step, what other nodes have sent, and the steps that are done again.
+    #[test]
+    fn restart_from_memory_is_explained() {
+        let restored = |fetching, bytes| {
+            let restored =
+                entry("2.10", "07.535", "memory_restored", Some("2.9"), "round 8 begins");
+            let data = serde_json::json!({"step": 48_210, "fetching": fetching, "bytes": bytes});
+            with_data(restored, 8, data)
+        };
+        let cost = |redone: Option<u64>, is_complete: bool| {
+            let cost =
+                entry("2.11", "19.800", "restart_cost", Some("2.8"), "the restart took 12.3 s");
+            let data = serde_json::json!({"redone_steps": redone, "is_complete": is_complete});
+            with_data(cost, 8, data)
+        };
+        let explained = |restored: JournalEntry, cost: Option<JournalEntry>| {
+            let mut entries =
+                vec![entry("2.8", "07.416", "round_ended", None, "round 7 has ended")];
+            entries.push(with_data(
+                entry("2.9", "07.535", "round_admitted", Some("2.8"), "round 8 begins"),
+                8,
+                serde_json::Value::Null,
+            ));
+            entries.push(restored);
+            entries.extend(cost);
+            restarts(&entries, 1)[0].memory.clone().unwrap()
+        };
+        let fetched =
+            "restored step 48,210 from memory, with 61 GB from other nodes; 6 steps done again";
+        assert_eq!(explained(restored(1, 61_200_000_000_u64), Some(cost(Some(6), true))), fetched);
+        let own = "restored step 48,210 from memory; 1 step done again";
+        assert_eq!(explained(restored(0, 0), Some(cost(Some(1), true))), own);
+        let none = "restored step 48,210 from memory";
+        assert_eq!(explained(restored(0, 0), Some(cost(Some(0), true))), none);
+        assert_eq!(explained(restored(0, 0), Some(cost(None, true))), none);
+        let begun = "the next round begins with step 48,210 from memory";
+        assert_eq!(explained(restored(0, 0), None), begun);
+        assert_eq!(explained(restored(0, 0), Some(cost(None, false))), begun);
+    }
+
+    /// A restart without memory names the newest reason of the round that has ended, if there is one.
+    #[test]
+    fn restart_without_memory_has_a_reason() {
+        let memory = |entries: &[JournalEntry]| restarts(entries, 1)[0].memory.clone();
+        let end = || entry("2.8", "07.416", "round_ended", None, "round 7 has ended");
+        let off = |round| {
+            let off = entry("2.5", "01.000", "memory_off", None, "memory is off");
+            with_data(off, round, serde_json::Value::Null)
+        };
+        assert_eq!(memory(&[end()]), None);
+        assert_eq!(memory(&[off(6), end()]), None, "of an earlier round");
+        let expected = Some("nothing restored: memory is off".to_owned());
+        assert_eq!(memory(&[off(7), end()]), expected);
+        let struck = entry("2.9", "07.416", "memory_struck", None, "step 20 is not used again");
+        let expected = Some("nothing restored: step 20 is not used again".to_owned());
+        assert_eq!(memory(&[end(), struck.clone()]), expected);
+        let text = JobExplanation::new(&snapshot(), &[end(), struck]).text();
+        assert!(text.contains("\n  memory        nothing restored: step 20 is not used"), "{text}");
+        let later = JournalEntry { id: EventId { number: 12, ..end().id }, ..off(8) };
+        assert_eq!(memory(&[end(), later]), None, "of the next round");
     }
 
     /// The restart after the loss of the coordinator begins with the takeover. It is apart from the restart before it.

@@ -396,6 +396,9 @@ fn status_of_memory() {
     t.obstacle("a", &parts, "n2 does not answer n0");
     let not_copied = "step 48,210 whole, not copied: n2 does not answer n0";
     assert_eq!(t.status().text.as_deref(), Some(not_copied));
+    t.obstacle("a", &parts, "not copied from n0: n2:1 has no room");
+    let from = "step 48,210 whole, not copied from n0: n2:1 has no room";
+    assert_eq!(t.status().text.as_deref(), Some(from));
     let no_secret = "no copies: the job has no secret (ragent secret --init)";
     t.obstacle("a", &parts, no_secret);
     assert_eq!(t.status().text.as_deref(), Some(no_secret));

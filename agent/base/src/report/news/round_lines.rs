@@ -10,7 +10,10 @@ use ragent_rendezvous::{
     settings::{NodeRange, SharedSettings},
 };
 
-use crate::{report::news, spec::Endpoint};
+use crate::{
+    report::{news, status_text::progress::grouped},
+    spec::Endpoint,
+};
 
 /// The lines of one agent.
 #[derive(Debug)]
@@ -119,6 +122,8 @@ impl RoundLines {
             News::NoticeGiven(_)
             | News::HostLeaving
             | News::Succeeded(_)
+            // A warning has announced it.
+            | News::MemoryOff(..)
             | News::ClientRefused(..) => None,
         }
     }
@@ -141,6 +146,9 @@ impl RoundLines {
             if *nodes == 1 { "node" } else { "nodes" },
             if *workers == 1 { "worker" } else { "workers" },
         );
+        if let Some(plan) = &admission.memory {
+            line.push_str(&format!(", step {} from memory", grouped(plan.checkpoint.step)));
+        }
         if is_charged {
             let restarts =
                 format!(", restart {} of {}", admission.restart_count, self.max_restarts);
@@ -169,7 +177,7 @@ mod tests {
 
     use ragent_rendezvous::{
         ids::{GlobalRank, LocalRank, RoleRank, Round, RoundId, Term},
-        message::{EvictReason, WorkerEnd, WorkerFailure},
+        message::{CheckpointId, EvictReason, MemoryKind, MemoryPlan, WorkerEnd, WorkerFailure},
         snapshot::Explanation,
     };
 
@@ -265,6 +273,30 @@ mod tests {
         assert!(back.ends_with(":41000 (this node was evicted from round 2)"), "{back}");
         assert!(lines.line(&News::Waiting(round(3), WaitReason::Spare)).is_some());
         assert_eq!(lines.line(&News::Waiting(round(3), WaitReason::Gathering)), None);
+    }
+
+    /// A round that begins from memory names the step.
+    #[test]
+    fn step_from_memory_is_in_the_line() {
+        let mut lines = lines(1, false);
+        lines.line(&admitted(1, 1, 0, 0));
+        lines.line(&failed());
+        let News::Admitted(mut admission) = admitted(2, 1, 0, 1) else { unreachable!() };
+        let checkpoint = CheckpointId { round: round(1), step: 48_210 };
+        admission.memory = Some(Box::new(MemoryPlan {
+            checkpoint,
+            kind: MemoryKind::State,
+            sources: Vec::new(),
+            all_sources: Vec::new(),
+        }));
+        let line = "round 2: 1 node, 8 workers, master 10.0.0.1:41000, step 48,210 from memory, restart 1 of 3 \
+                    (rank 5 on node-b exited with code 1)";
+        assert_eq!(lines.line(&News::Admitted(admission)).as_deref(), Some(line));
+        assert_eq!(
+            lines.line(&News::MemoryOff(round(2), "full".to_owned())),
+            None,
+            "it is a warning"
+        );
     }
 
     /// The leave of the host is announced by a warning, not by a line for the round's end.

@@ -193,6 +193,22 @@ fn guidance_of_another_round_is_ignored() {
     assert_eq!(t.guide(round(1, 1), notice()), []);
 }
 
+/// The user reads once in a round that memory is off.
+#[test]
+fn memory_off_is_announced_once() {
+    let mut t = Fixture::noticing();
+    let announced = |t: &mut Fixture, round: RoundId| {
+        let memory_off = Some("a has no room".to_owned());
+        t.agent.handle_guidance(t.now, Guidance { round, memory_off, ..Guidance::default() });
+        let effects = std::iter::from_fn(|| t.agent.poll_effect());
+        let news = News::MemoryOff(round, "a has no room".to_owned());
+        effects.filter(|effect| *effect == Effect::Local(Action::Announce(news.clone()))).count()
+    };
+    assert_eq!(announced(&mut t, round(1, 2)), 0, "of another round");
+    let counts = [(); 3].map(|()| announced(&mut t, round(1, 1)));
+    assert_eq!(counts, [1, 0, 0]);
+}
+
 /// A repeated notice is shown once. A change is shown.
 #[test]
 fn notice_is_shown_once() {

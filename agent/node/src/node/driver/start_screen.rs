@@ -139,6 +139,7 @@ impl StartScreen {
             | News::HostLeaving
             | News::NoticeGiven(_)
             | News::NoticeOver(_)
+            | News::MemoryOff(..)
             | News::WorkerFailed(_)
             | News::Cause(_)
             | News::ClientRefused(..) => {}

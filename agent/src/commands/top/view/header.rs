@@ -1,7 +1,7 @@
 //! Draws the state of the job, above the lists.
 
 use ragent_base::report::{
-    status_text::{progress, saving},
+    status_text::{memory, progress, saving},
     time_text::short_time,
 };
 use ragent_rendezvous::snapshot::{JobProgress, NodeStateName, PhaseName, Snapshot};
@@ -215,6 +215,11 @@ fn notes(snapshot: &Snapshot) -> Vec<(String, Kind)> {
     if let Some(why) = &snapshot.incomplete {
         notes.push((format!("not complete: {}", why.text), Kind::Warning));
     }
+    let memory = snapshot.memory.as_ref();
+    let memory = memory.map(|memory| (memory::line(memory), memory.text.is_some()));
+    if let Some((line, true)) = &memory {
+        notes.push((line.clone(), Kind::Warning));
+    }
     let silent: Vec<&str> = (snapshot.voters.iter())
         .filter(|voter| voter.is_silent())
         .map(|voter| voter.endpoint.as_str())
@@ -239,6 +244,9 @@ fn notes(snapshot: &Snapshot) -> Vec<(String, Kind)> {
     for peer in &snapshot.refused_peers {
         let text = format!("refused: {} from {} ({})", peer.count, peer.address, peer.reason);
         notes.push((text, Kind::Warning));
+    }
+    if let Some((line, false)) = memory {
+        notes.push((line, Kind::Plain));
     }
     notes
 }

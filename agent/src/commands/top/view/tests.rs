@@ -6,7 +6,10 @@ use ragent_base::{sys::clock, testing::nodes};
 use ragent_rendezvous::{
     ids::{Round, RunId},
     message::{JobResult, Outcome, StepSource},
-    snapshot::{Explanation, JobProgress, JobTime, NodeStateName, PhaseName, Snapshot, StateTime},
+    snapshot::{
+        Explanation, JobProgress, JobTime, MemoryStatus, NodeStateName, PhaseName, Snapshot,
+        StateTime,
+    },
 };
 use ratatui::{Terminal, backend::TestBackend, layout::Size, style::Color};
 
@@ -128,6 +131,23 @@ fn screen(model: &Model, width: u16, height: u16) -> String {
 #[track_caller]
 fn assert_screen(shown: &str, expected: &str) {
     assert_eq!(shown.trim_end(), expected.trim_end(), "\nshown:\n{shown}\nexpected:\n{expected}");
+}
+
+/// The checkpoints in memory have the line of `ragent status`, with a warning about what is in the way.
+#[test]
+fn memory_has_a_line() {
+    let shown = |text: Option<&str>| {
+        let mut job = snapshot(48_210);
+        let text = text.map(str::to_owned);
+        let step = Some(48_200).filter(|_| text.is_none());
+        job.memory = Some(MemoryStatus { step, is_copied: true, text, ..MemoryStatus::default() });
+        let size = Size { width: 100, height: 30 };
+        screen(&Model::new(job, size, clock::now()), 100, 30)
+    };
+    let plain = shown(None);
+    assert!(plain.contains("\nmemory: step 48,200 whole and copied\n"), "{plain}");
+    let off = shown(Some("off: n17 has 40 GB and needs 84"));
+    assert!(off.contains("\nmemory: off: n17 has 40 GB and needs 84\n"), "{off}");
 }
 
 /// In a terminal of the usual size, the lists are below each other.
