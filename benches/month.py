@@ -84,6 +84,16 @@ RAGENT_SILENT_S = 2.86
 # minute of a start (EARLY). The failure that stopped the training is not one of them.
 RAGENT_TRIES = 3
 
+# Assumed for checkpoints in memory, in addition to those on disk: the time for which a `save` stops training, and
+# the time until the step is on two nodes.
+MEMORY_STALL_S, MEMORY_WHOLE_S = 0.5, 5
+# For loading a step, or fetching it from another node.
+MEMORY_READ_S = 5
+# MEMORY_TRIES in rendezvous/src/training.rs: after so many failed starts from memory, the next one is from disk.
+MEMORY_TRIES = 2
+# After these stops, what is in memory is of use, unless the machine fails again too often.
+MEMORY_HELPS = (BAD, SOFTWARE, LOST, HANG, PLANNED)
+
 # The parts of what is lost.
 REDONE, RESTART, DETECTION, STALL, AGAIN = PARTS = "redone", "restart", "detection", "stall", "bad machine"
 
@@ -117,6 +127,8 @@ class Launcher(NamedTuple):
     tries: float
     # The restarts of a job before it is over.
     max_restarts: float = math.inf
+    # True if the script also saves in memory.
+    has_memory: bool = False
 
 
 class Checkpoints(NamedTuple):
@@ -142,9 +154,11 @@ class Checkpoints(NamedTuple):
 class Month:
     """A month of a job, replayed stop by stop."""
 
-    def __init__(self, launcher, checkpoints, args):
+    def __init__(self, launcher, checkpoints, args, memory=None):
         self.launcher = launcher
+        # Those on disk, and those in memory if the script saves there, too.
         self.checkpoints = checkpoints
+        self.memory = memory
         self.args = args
         self.now_s = 0.0
         self.useful_s = 0.0
@@ -152,23 +166,43 @@ class Month:
         # The rest of the start before training goes on.
         self.starting_s = 0.0
         self.restarts_left = launcher.max_restarts
+        # The useful work before the last start that is not on disk.
+        self.not_on_disk_s = 0.0
 
     def replay(self, stops):
         for stop in stops:
             # A job that waits has no process that could fail.
             if stop.at_s >= self.now_s:
-                self.run_until(stop.at_s, is_stopped=True)
+                from_memory = self.memory is not None and is_in_memory(stop, self.launcher)
+                self.run_until(stop.at_s, is_stopped=True, from_memory=from_memory)
                 self.react(stop)
-                self.starting_s = self.args.start + self.args.read
+                self.starting_s = self.args.start + (MEMORY_READ_S if from_memory else self.args.read)
         self.run_until(MONTH_S, is_stopped=False)
         return self
 
-    def run_until(self, at_s, is_stopped):
-        """Starts the script and trains until `at_s`."""
+    def run_until(self, at_s, is_stopped, from_memory=False):
+        """Starts the script and trains until `at_s`. What is useful of it depends on where the next start is from."""
         starting_s = min(self.starting_s, at_s - self.now_s)
         self.spend(RESTART, starting_s)
         ran_s = at_s - self.now_s
         stalled_s, kept_s, undone_s = self.checkpoints.after(ran_s)
+        if self.memory:
+            # The work between two checkpoints on disk includes the stalls for those in memory.
+            stalls = self.memory.stall_s / (self.memory.every_s + self.memory.stall_s)
+            on_disk_s = kept_s * (1 - stalls)
+            stalled_in_memory_s, in_memory_s, redone_s = self.memory.after(ran_s - stalled_s)
+            if from_memory:
+                stalled_s, kept_s, undone_s = stalled_s + stalled_in_memory_s, in_memory_s, redone_s
+                self.not_on_disk_s = max(in_memory_s - on_disk_s, 0) + (0 if on_disk_s else self.not_on_disk_s)
+            elif is_stopped:
+                stalled_s += (kept_s + undone_s) * stalls
+                kept_s, undone_s = on_disk_s, undone_s * (1 - stalls)
+                if not on_disk_s:
+                    self.useful_s -= self.not_on_disk_s
+                    undone_s += self.not_on_disk_s
+                self.not_on_disk_s = 0
+            else:
+                stalled_s += stalled_in_memory_s
         self.lost_s[STALL] += stalled_s
         self.lost_s[REDONE] += undone_s if is_stopped else 0
         self.useful_s += kept_s if is_stopped else ran_s - stalled_s
@@ -203,9 +237,14 @@ class Mean(NamedTuple):
     parts_h: dict
 
 
+def is_in_memory(stop, launcher):
+    """Returns true if training goes on from memory after a stop."""
+    return stop.cause in MEMORY_HELPS and min(stop.failing_starts, launcher.tries) < MEMORY_TRIES
+
+
 def launchers(hang_s):
     """Returns the launchers. Each has its defaults, and a spare machine."""
-    return [
+    found = [
         Launcher("torchrun", {
             SOFTWARE: Reaction(0, TORCHRUN_RESTART_S),
             BAD: Reaction(0, TORCHRUN_RESTART_S),
@@ -232,6 +271,7 @@ def launchers(hang_s):
             PLANNED: Reaction(0, RAGENT_RESTART_S),
         }, tries=RAGENT_TRIES),
     ]
+    return [*found, found[-1]._replace(name="ragent, memory", has_memory=True)]
 
 
 def first_use_s(args):
@@ -278,9 +318,9 @@ def best_interval_s(stall_s, mean_s):
     return max(math.sqrt(2 * stall_s * mean_s) - stall_s, stall_s)
 
 
-def mean_of(months, launcher, checkpoints, args):
+def mean_of(months, launcher, checkpoints, args, memory=None):
     """Replays the months, and returns the means."""
-    replayed = [Month(launcher, checkpoints, args).replay(stops) for stops in months]
+    replayed = [Month(launcher, checkpoints, args, memory).replay(stops) for stops in months]
     lost_h = [sum(month.lost_s.values()) / HOUR_S for month in replayed]
     parts_h = {part: statistics.fmean(month.lost_s[part] for month in replayed) / HOUR_S for part in PARTS}
     error_h = statistics.stdev(lost_h) / math.sqrt(len(lost_h))
@@ -297,12 +337,26 @@ def rows(args):
     return found
 
 
-def checkpoints_of(args, interval, stall_s, nodes):
+def checkpoints_of(args, launcher, interval, stall_s, nodes):
     every_s = args.every * 60
     if interval == "best":
-        every_s = best_interval_s(stall_s, between_stops_s(nodes, args.failures))
+        mean_s = between_stops_s(nodes, args.failures)
+        if launcher.has_memory:
+            # Only stops after which training goes on from disk count.
+            again = args.again ** MEMORY_TRIES if launcher.tries >= MEMORY_TRIES else 0
+            from_disk = sum(count for cause, count in LLAMA3_STOPS.items() if cause not in MEMORY_HELPS)
+            mean_s *= sum(LLAMA3_STOPS.values()) / (from_disk + LLAMA3_STOPS[BAD] * again)
+        every_s = best_interval_s(stall_s, mean_s)
     # A checkpoint does not begin before the last one is complete.
     return Checkpoints(max(every_s, args.stall - stall_s), stall_s, args.stall)
+
+
+def memory_of(args, launcher, nodes):
+    """Returns the checkpoints in memory, at their best interval."""
+    if not launcher.has_memory:
+        return None
+    best_s = best_interval_s(MEMORY_STALL_S, between_stops_s(nodes, args.failures))
+    return Checkpoints(max(best_s, MEMORY_WHOLE_S), MEMORY_STALL_S, MEMORY_WHOLE_S)
 
 
 def duration(seconds):
@@ -318,10 +372,11 @@ def print_tables(args):
     for nodes in args.nodes:
         months = draw_months(args, nodes)
         for name, launcher, interval, stall_s in rows(args):
-            checkpoints = checkpoints_of(args, interval, stall_s, nodes)
-            results[name, interval, nodes] = checkpoints, mean_of(months, launcher, checkpoints, args)
+            checkpoints = checkpoints_of(args, launcher, interval, stall_s, nodes)
+            memory = memory_of(args, launcher, nodes)
+            results[name, interval, nodes] = checkpoints, mean_of(months, launcher, checkpoints, args, memory)
 
-    table = Table([Column("launcher, checkpoints", 22), Column("every", 7),
+    table = Table([Column("launcher, checkpoints", 28), Column("every", 7),
                    *(Column(f"{nodes:,} nodes", 11, True) for nodes in args.nodes)], args.markdown)
     for name, _, interval, _ in rows(args):
         table.add(name, interval, *(f"{results[name, interval, nodes][1].lost_h:.1f}" for nodes in args.nodes))
@@ -331,7 +386,7 @@ def print_tables(args):
     table.add("a stop every", "", *(duration(between_stops_s(nodes, args.failures)) for nodes in args.nodes))
 
     print(f"\nParts at {largest:,} nodes, in hours.\n")
-    table = Table([Column("launcher, checkpoints", 22), Column("every", 8, True), Column("lost", 6, True),
+    table = Table([Column("launcher, checkpoints", 28), Column("every", 8, True), Column("lost", 6, True),
                    Column("±", 4, True), *(Column(part, max(len(part), 7), True) for part in PARTS)], args.markdown)
     for name, _, interval, _ in rows(args):
         checkpoints, mean = results[name, interval, largest]
@@ -385,6 +440,10 @@ def assumptions(args):
             "NVRx finds each bad machine at once; NVRx and ragent have a spare, and never use up `--max-restarts`",
             f"ragent starts on it {RAGENT_TRIES} times: it quarantines a node after {RAGENT_TRIES} failures, each "
             "within a minute of a start; if the fault shows later, ragent goes on trying, which costs much more",
+            f"with memory, ragent also saves in memory, at the best interval for a stall of {MEMORY_STALL_S:g} s; a step is on two nodes {MEMORY_WHOLE_S} s after the beginning of its save, and loading it takes "
+            f"{MEMORY_READ_S} s",
+            f"after {MEMORY_TRIES} failed starts from memory, the next one is from disk, so a bad machine that fails at each "
+            "start costs the memory; so does a silent fault, as all checkpoints since then are bad",
             f"a hang ends after {args.hang:g} s: the script sends no heartbeats, which NVRx and ragent could use",
             f"a person notices a silent fault after {PERSON_S / HOUR_S:g} h; all work since then is lost",
             "a planned stop takes one machine, and no script saves before it",
@@ -430,8 +489,9 @@ def check(args):
               f"{found / exact:.3f} of the exact loss")
         fits &= abs(found / formula - 1) < FORMULA_LIMIT and abs(found / exact - 1) < EXACT_LIMIT
     for name, launcher, interval, stall_s in rows(args):
-        checkpoints = checkpoints_of(args, interval, stall_s, LLAMA3_NODES)
-        month = Month(launcher, checkpoints, args).replay(months[0])
+        checkpoints = checkpoints_of(args, launcher, interval, stall_s, LLAMA3_NODES)
+        memory = memory_of(args, launcher, LLAMA3_NODES)
+        month = Month(launcher, checkpoints, args, memory).replay(months[0])
         missing_s = MONTH_S - month.useful_s - sum(month.lost_s.values())
         if abs(missing_s) > 1:
             print(f"error: {name}, {interval}: {missing_s:.0f} s are neither useful nor lost", file=sys.stderr)

@@ -4,8 +4,8 @@
     .venv/bin/python benches/run.py --ragent target/release/ragent [--quick] [--only FIGURE ...]
 
 Needs `cargo build --release -p ragent -p ragent-benches` and a Python with torch; everything runs
-on loopback. docs/performance.md explains how each figure is measured. A full run takes 25 minutes,
-a quick one seven; the longest are `standby` and `notice`.
+on loopback. docs/performance.md explains how each figure is measured. A full run takes 28 minutes,
+a quick one eight; the longest are `standby` and `notice`.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from importlib import metadata
 from pathlib import Path
 
 import launch
+import memory
 import notice
 import standby
 import store
@@ -171,6 +172,17 @@ def measure_notice(ragent, quick):
               next((stop.redone for stop in theirs), None), None, "<= 1", max(redone) <= 1)
 
 
+def measure_memory(ragent, quick):
+    ours, bare = memory.saves_ms(ragent)
+    ratio = statistics.median(bare) / statistics.median(ours)
+    yield Row("save of 1 GiB in memory; torch: a bare copy_", "ms", statistics.median(ours), max(ours),
+              statistics.median(bare), ratio, "1.3 times copy_", ratio >= 1 / 1.3)
+    ours, without = memory.restarts_ms(ragent, 1 if quick else 3)
+    yield Row.below(f"worker killed, {memory.TRAINED_MB} MB are loaded, first step", ours,
+                    round(statistics.median(without) + 300))
+    yield Row("  without memory", "ms", statistics.median(without), max(without), None, None, "", True)
+
+
 def measure_join(ragent, quick):
     ours = list(jobs_of_ragent(ragent).joins_ms(3 if quick else 10))
     yield Row.below(f"third node joins, beyond join_settle={JOIN_SETTLE_S}", ours, 200)
@@ -269,6 +281,7 @@ FIGURES = {
     "signals": measure_signals,
     "join": measure_join,
     "notice": measure_notice,
+    "memory": measure_memory,
     "standby": measure_standby,
     "registration": measure_registration,
     "state": measure_state,

@@ -2,8 +2,9 @@
 
 Three agents on loopback act as three nodes, and elect the one that coordinates. A worker of B is
 killed, C joins, B itself is killed and returns, the agent that coordinates is killed with all its
-processes, and the training completes. The same training without failures ends with the same
-accuracy. If a step fails, the demo names it and exits with 1. It ends every process that it
+processes, and the training completes. A second job loses two agents with a notice, and a third
+one, which saves in memory, a worker and an agent. The same training without failures ends with the
+same accuracy. If a step fails, the demo names it and exits with 1. It ends every process that it
 started, takes six minutes at most, and needs only the standard library (train.py needs torch).
 
 The agents hold standbys: interpreters that have imported torch, and become the workers of the next
@@ -44,6 +45,10 @@ WHOLE_DEMO_S = 360
 ONE_WAIT_S = 60
 POLL_S = 0.005
 TRAIN = Path(__file__).resolve().with_name("train.py")
+# The Python module of ragent, by which workers save in memory.
+MODULE = TRAIN.parents[2] / "packaging" / "python"
+# The job that saves in memory has two workers, and 719 steps of two images in an epoch.
+SAVE_EVERY, STEPS_PER_EPOCH = 100, 719
 EPOCH = re.compile(r"epoch=(\d+)/(\d+) world_size=(\d+) .*accuracy=([\d.]+)")
 
 
@@ -122,6 +127,7 @@ def tell_story(demo):
                last.number == last.of)
 
     preempt(demo)
+    lose_between_checkpoints(demo)
 
     demo.say("the same training without failures, for comparison")
     expected = demo.train_without_failures()
@@ -163,6 +169,41 @@ def preempt(demo):
     answer = demo.ask("explain", "restart", "--journal", demo.folder / "journal-D.jsonl")
     demo.check("`ragent explain` names the saved step", "all ranks have saved step" in answer)
     demo.check("no step was done again", "done again" not in answer)
+
+
+def lose_between_checkpoints(demo):
+    """Runs a job that saves in memory, kills a worker and an agent within an epoch, and checks how much is done again."""
+    demo.say(f"another job, of agents F and G and a spare H, which saves in memory after each {SAVE_EVERY} steps; "
+             f"on disk after each epoch, which has {STEPS_PER_EPOCH}")
+    demo.make_secret()
+    agents = {name: demo.start_agent_in_memory(name) for name in "FGH"}
+    demo.wait("F and its peer have trained an epoch", lambda: demo.in_memory)
+    victim = next(name for name in "GH" if demo.processes(name, workers_only=True))
+
+    demo.wait_within_epoch()
+    demo.say(f"kill -9 the worker of {victim}, in the middle of an epoch")
+    send_signal(signal.SIGKILL, demo.processes(victim, workers_only=True))
+    demo.wait("all workers go on from memory", lambda: demo.resumed_in_memory() == 1)
+
+    demo.wait_within_epoch()
+    demo.say(f"kill -9 agent {victim}, in the middle of an epoch; the spare fetches the checkpoint from F")
+    agents[victim].kill()
+    demo.wait("F and the spare go on from memory", lambda: demo.resumed_in_memory() == 2)
+    demo.wait_within_epoch()
+    for agent in agents.values():
+        if agent.name != victim:
+            agent.process.terminate()
+            demo.wait(f"agent {agent.name} ends", lambda agent=agent: agent.process.poll() is not None)
+
+    journal = demo.folder / "journal-F.jsonl"
+    demo.ask("explain", "restart", "--journal", journal)
+    events = [json.loads(line) for line in journal.read_text().splitlines()]
+    costs = [event["data"] for event in events if event["kind"] == "restart_cost" and event["data"]["is_complete"]]
+    redone = [cost["redone_steps"] for cost in costs if cost["why"] != "first_start"]
+    demo.say(f"steps that were done again: {' and '.join(map(str, redone))}; from disk, "
+             f"it would have been up to {STEPS_PER_EPOCH} each time")
+    demo.check(f"both restarts began from memory, and did at most {2 * SAVE_EVERY} steps again ({redone})",
+               len(redone) == 2 and max(redone) <= 2 * SAVE_EVERY)
 
 
 class DidNotHappen(Exception):
@@ -240,10 +281,12 @@ class Demo:
         self.may_end = False
         self.keep_folder = False
         # The endpoint of each agent, all of which are voters.
-        self.ports = free_ports("ABCN")
-        # The endpoint of the second job.
+        self.ports = free_ports("ABCNM")
+        # The endpoints of the second and of the third job.
         self.notice_port = self.ports.pop("N")
+        self.memory_port = self.ports.pop("M")
         self.noticed = []
+        self.in_memory = []
         # The agent that has most recently answered with the status of the job.
         self.coordinator = "A"
         self.run_id = f"digits-demo-{os.getpid()}-{self.ports['A']}"
@@ -283,6 +326,38 @@ class Demo:
         agent.killed = True
         return agent
 
+    def make_secret(self):
+        """Makes a secret. Without one, no checkpoint crosses the network."""
+        made = subprocess.run([self.ragent, "secret", "--init", "--secret-file", self.folder / "secret"],
+                              env=self.asker_environment(), capture_output=True, timeout=ONE_WAIT_S, check=False)
+        self.check(f"`ragent secret` exits with 0 ({made.stderr})", made.returncode == 0)
+
+    def start_agent_in_memory(self, name):
+        """Starts an agent of a third job, whose ranks save in memory."""
+        agent = self._start(
+            name, self._on_line,
+            "--nnodes", "2", "--max-restarts", "3", "--rdzv-id", f"{self.run_id}-memory",
+            "--rdzv-endpoint", f"127.0.0.1:{self.memory_port}", "--secret-file", self.folder / "secret",
+            "--journal", self.folder / f"journal-{name}.jsonl", "--nproc-per-node", "1",
+            "--rdzv-conf", f"is_host={name == 'F'}".lower(),
+            TRAIN, "--epochs", str(EPOCHS), "--batch-size", "1", "--save-in-memory", str(SAVE_EVERY),
+            "--checkpoint", self.folder / "memory.pt",
+        )
+        # It does not run until the end of the training.
+        agent.killed = True
+        return agent
+
+    def wait_within_epoch(self):
+        """Waits until the third job has begun an epoch, and is in its middle."""
+        count = len(self.in_memory)
+        self.wait("another epoch is trained", lambda: len(self.in_memory) > count)
+        time.sleep(EPOCH_S / 4)
+
+    def resumed_in_memory(self):
+        """Returns how often the third job has gone on from memory."""
+        logs = (self.folder / f"agent-{name}.log" for name in "FGH")
+        return sum(log.read_text(errors="replace").count("resumed after step") for log in logs)
+
     def epochs_of(self, workers):
         """Returns the epochs of the second job with so many workers."""
         return [epoch for epoch in self.noticed if epoch.workers == workers]
@@ -307,6 +382,7 @@ class Demo:
             # Three agents share the machine, so there cannot be one GPU per local rank.
             "CUDA_VISIBLE_DEVICES": "",
             "GLOO_SOCKET_IFNAME": "lo",
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(MODULE), os.environ.get("PYTHONPATH")])),
             # Inherited by workers, so that the demo can find the processes of an agent.
             "DIGITS_DEMO": f"{self.run_id}/{name}",
             # Files that agents leave are removed with the demo's folder.
@@ -326,7 +402,8 @@ class Demo:
         # One write per line, so that lines of several agents do not mix.
         sys.stdout.write(f"agent {name} | {text}\n")
         sys.stdout.flush()
-        (self.noticed if name in "DE" else self.epochs).extend(epochs_in(text))
+        epochs = self.noticed if name in "DE" else self.in_memory if name in "FGH" else self.epochs
+        epochs.extend(epochs_in(text))
 
     def kill_all(self, agent):
         """Kills an agent with all its processes, so that none is left to report the loss."""
@@ -436,6 +513,7 @@ class Demo:
         its output.
         """
         mark = f"DIGITS_DEMO={self.run_id}/{agent}".encode()
+        # The ids of the other jobs begin with it.
         run_id = f"TORCHELASTIC_RUN_ID={self.run_id}".encode()
         found = []
         for path in Path("/proc").glob("[0-9]*/environ"):
@@ -444,7 +522,8 @@ class Demo:
             except OSError:  # It ended meanwhile, or belongs to another user.
                 continue
             marked = any(variable.startswith(mark) for variable in variables)
-            is_worker = run_id in variables and prints_to_pipe(path.parent)
+            has_id = any(variable.startswith(run_id) for variable in variables)
+            is_worker = has_id and prints_to_pipe(path.parent)
             # A worker counts as ours even if its agent did not pass the mark on.
             if marked if agent else marked or is_worker:
                 if is_worker or not workers_only:

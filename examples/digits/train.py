@@ -5,6 +5,8 @@ through init_process_group(), works with any number of workers, and may be kille
 again at any time, with more or fewer of them: it continues after the last complete epoch.
 
     ragent --nnodes 1 --nproc-per-node 4 examples/digits/train.py --checkpoint digits.pt
+
+With `--save-in-memory STEPS` it also saves in the memory of the nodes, by the Python module of ragent.
 """
 
 import argparse
@@ -15,6 +17,7 @@ import os
 import socket
 import sys
 import time
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -47,16 +50,24 @@ def main():
         nn.Flatten(), nn.Linear(16 * 4 * 4, 64), nn.ReLU(), nn.Linear(64, 10),
     ).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    epochs_done = resume(args.checkpoint, model, optimizer)
+    memory = InMemory(args.save_in_memory, model, optimizer, len(batches))
+    steps_done = memory.load()
+    if steps_done is not None:
+        resumed = f"resumed after step {steps_done}, from memory"
+    elif epochs_done := resume(args.checkpoint, model, optimizer):
+        resumed = f"resumed after epoch {epochs_done} of {args.epochs}"
+        steps_done = epochs_done * len(batches)
+    else:
+        resumed, steps_done = "", 0
     parallel = DistributedDataParallel(model)
-    if rank == 0 and epochs_done:
-        print(f"resumed after epoch {epochs_done} of {args.epochs}", flush=True)
+    if rank == 0 and resumed:
+        print(resumed, flush=True)
 
     accuracy = test(model, test_set)
-    for epoch in range(epochs_done, args.epochs):
+    for epoch in range(steps_done // len(batches), args.epochs):
         start = time.monotonic()
         sampler.set_epoch(epoch)  # another shuffle each epoch, the same on every worker
-        loss = train(parallel, optimizer, batches, epoch, args.epochs)
+        loss = train(parallel, optimizer, batches, epoch, args.epochs, steps_done, memory)
         accuracy = test(model, test_set)
         if rank == 0:
             save(args.checkpoint, model, optimizer, epoch + 1)
@@ -109,17 +120,20 @@ def load_digits(device):
     )
 
 
-def train(parallel, optimizer, batches, epoch, epochs):
-    """Trains for one epoch, and returns the mean loss over all workers."""
-    total = 0.0
-    for step, (images, digits) in enumerate(batches, start=epoch * len(batches) + 1):
+def train(parallel, optimizer, batches, epoch, epochs, steps_done, memory):
+    """Trains for one epoch, without the steps that are done, and returns the mean loss over all workers."""
+    total, begin = 0.0, epoch * len(batches)
+    for step, (images, digits) in enumerate(batches, start=begin + 1):
+        if step <= steps_done:
+            continue
         optimizer.zero_grad()
         loss = cross_entropy(parallel(images), digits)
         loss.backward()
         optimizer.step()
         total += loss.detach()
         report_step(step, epochs * len(batches))
-    mean = total / len(batches)
+        memory.save(step)
+    mean = total / (len(batches) - max(0, steps_done - begin))
     dist.all_reduce(mean)
     return mean.item() / dist.get_world_size()
 
@@ -162,6 +176,30 @@ def save(path, model, optimizer, epochs_done):
     new.replace(path)
 
 
+class InMemory:
+    """Saves the state of all ranks, which is equal with DistributedDataParallel, in the memory of the nodes."""
+
+    def __init__(self, every, model, optimizer, batches):
+        self.memory = import_module("ragent.checkpoint") if every else None
+        self.every = every
+        self.batches = batches
+        self.state = {"model": model, "optimizer": optimizer, "batches": batches}
+
+    def load(self):
+        """Returns the number of steps done, the same on all ranks. None: there is nothing in memory."""
+        step = self.memory.load(self.state) if self.memory else None
+        if step is None:
+            return None
+        # With another number of workers, an epoch has another number of batches.
+        saved, self.state["batches"] = self.state["batches"], self.batches
+        return step * self.batches // saved
+
+    def save(self, step):
+        """Saves after each `every` steps."""
+        if self.memory and step % self.every == 0:
+            self.memory.save(step, self.state, replicated=True)
+
+
 def send_heartbeat():
     """Reports progress to a launcher or service manager that expects it, as `sd_notify` does."""
     path = os.environ.get("NOTIFY_SOCKET")
@@ -196,6 +234,8 @@ def parse_args():
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=16, help="images per worker and step")
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="where to save and resume")
+    parser.add_argument("--save-in-memory", type=int, default=0, metavar="STEPS",
+                        help="also save in the memory of the nodes after each STEPS steps; needs the module `ragent`")
     parser.add_argument("--min-accuracy", type=float, default=0.0, metavar="SHARE",
                         help="exit 1 if the test accuracy ends below this, such as 0.95")
     parser.add_argument("--seconds-per-epoch", type=float, default=0.0, metavar="SECONDS",
