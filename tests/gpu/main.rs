@@ -3,6 +3,7 @@
 //! Without a GPU these tests print so and pass, even under `CI=true`. If torch cannot use the GPU, a test is skipped, as elsewhere.
 #![expect(clippy::unwrap_used, reason = "what cannot be is a failure of the test")]
 
+mod checkpoints;
 mod machine;
 mod memory;
 mod restarts;
