@@ -59,7 +59,8 @@ impl Rendezvous {
         let planned = self.keeping.plan.as_ref().map(|plan| plan.checkpoint);
         let newest = self.keeping.whole.max(planned).filter(|id| !is_void(id));
         let used = reported.has_parts || reported.waits.is_some() || newest.is_some();
-        if !used && off.is_none() {
+        // After a strike, nobody holds a part.
+        if !used && off.is_none() && self.job_state.training.struck().is_none() {
             return None;
         }
         let is_copied = newest.is_some_and(|id| self.keeping.holdings.is_copied(id));

@@ -163,9 +163,10 @@ impl NodeServices {
     ///
     /// Returns the system's error.
     pub fn memory_service(&self, spec: &JobSpec) -> io::Result<MemoryService> {
-        let has_copies = spec.shared.memory_copies > 0 && spec.shared.nodes.max() > 1;
-        let is_reached =
-            has_copies && spec.memory.limit != Some(0) && spec.credentials.is_secured();
+        // Without copies, a new node still fetches what is the same on all nodes.
+        let is_reached = spec.shared.nodes.max() > 1
+            && spec.memory.limit != Some(0)
+            && spec.credentials.is_secured();
         let reach = store_reach(self.reach, spec.local_addr.as_deref());
         let listener = is_reached.then(|| listen_after(None, reach, spec.memory.ports));
         // Without copies, a job is as well off as before.
