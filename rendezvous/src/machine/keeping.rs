@@ -306,11 +306,14 @@ impl Rendezvous {
         self.keeping.whole
     }
 
-    /// Returns the checkpoint whose parts a node without a place keeps: that of the newest round.
+    /// Returns the checkpoint whose parts a node without a place keeps: that of the newest round, or an id that no
+    /// checkpoint has if that round began from disk. `None` if the plan is not known: an earlier coordinator has chosen it.
     pub(super) fn kept_for_round(&self) -> Option<CheckpointId> {
         let group = self.phase.group().filter(|group| group.round == self.keeping.round);
-        let plan = group.and(self.keeping.plan.as_ref())?;
-        Some(plan.checkpoint).filter(|checkpoint| !self.job_state.training.is_void(*checkpoint))
+        group.filter(|_| self.keeping.has_reports)?;
+        let plan = self.keeping.plan.as_ref().map(|plan| plan.checkpoint);
+        let is_usable = |checkpoint: &CheckpointId| !self.job_state.training.is_void(*checkpoint);
+        Some(plan.filter(is_usable).unwrap_or_default())
     }
 
     /// Returns the step of a checkpoint in memory that makes it useless to wait for one on disk, before nodes leave

@@ -560,6 +560,8 @@ fn outsider_keeps_the_plan() {
     let now = pair.now;
     pair.nodes[0].keeper.handle_wait(now, round(1), None);
     assert_eq!(pair.nodes[0].held(), [(0, 10), (1, 10), (0, 20), (1, 20)]);
+    pair.nodes[0].keeper.handle_wait(now, round(2), None);
+    assert_eq!(pair.nodes[0].held().len(), 4, "the coordinator does not know the plan");
     pair.nodes[0].keeper.handle_wait(now, round(2), Some(checkpoint(1, 20)));
     pair.run();
     assert_eq!(pair.nodes[0].held(), [(0, 20), (1, 20)]);

@@ -283,6 +283,20 @@ fn takeover() {
     assert_eq!(t.plan("a"), None);
 }
 
+/// After a takeover, nodes that wait free nothing before the next round: it may begin with any checkpoint. A round that
+/// begins from disk leaves no checkpoint to the others.
+#[test]
+fn waiting_nodes_keep_what_they_hold() {
+    let mut t = running(2, 2, &["a", "b"]);
+    t.hold_both(id(10));
+    t.restart_coordinator();
+    t.join_holding("a", &[part(id(10), 0, 2, OWN)]);
+    assert_eq!(t.memory["a"].kept, None);
+    let mut t = running(2, 2, &["a", "b"]);
+    t.join_holding("x", &[part(id(10), 0, 3, PartPlace::Leftover)]);
+    assert_eq!(t.memory["x"].kept, Some(CheckpointId::default()));
+}
+
 impl Fixture {
     fn is_struck(&self, id: CheckpointId) -> bool {
         self.job_state.training.is_void(id)
