@@ -180,9 +180,19 @@ impl Rendezvous {
         if newest.is_none_or(|(_, registration)| registration.peer() != *from) {
             return Some(message);
         }
-        // An agent sends its report first, and repeats the rest. An echo now would extend the lease of
-        // workers, and the recovery would not wait for these.
-        let FromNode::NodeReport(report) = message else { return None };
+        // An agent sends what it holds in memory and its report first, and repeats the rest. An echo now would extend
+        // the lease of workers, and the recovery would not wait for these.
+        let report = match message {
+            FromNode::NodeReport(report) => report,
+            FromNode::MemoryReport(memory) => {
+                // The report that follows may complete a round, which may begin with these parts.
+                if let Some((_, registration)) = self.welcomed.registrations.get_mut(&from.node) {
+                    registration.memory = Some(memory);
+                }
+                return None;
+            }
+            _ => return None,
+        };
         if newest.is_some_and(|(_, registration)| {
             report.round.round > registration.known_round.round.round
         }) {

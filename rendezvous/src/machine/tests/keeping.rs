@@ -331,6 +331,20 @@ fn parts_may_be_late_after_a_takeover() {
     }
 }
 
+/// A registration may be old. What a node holds by now counts before its report, which may complete a round.
+#[test]
+fn parts_after_the_welcome_count() {
+    let mut t = running(2, 2, &["a", "b"]);
+    t.hold_both(id(10));
+    take_over(&mut t, Duration::ZERO, None);
+    for (name, rank) in [("a", 0), ("b", 1)] {
+        t.join_holding(name, &[part(id(10), rank, 2, OWN)]);
+        t.hold(name, &[part(id(10), rank, 2, OWN), part(id(20), rank, 2, OWN)]);
+        t.back(name);
+    }
+    assert_eq!(t.plan("a"), planned(id(20), &[]));
+}
+
 /// A checkpoint with which two charged rounds have failed is not used again. A newer one that becomes whole in
 /// between begins with no strike, and neither lost nodes nor other ends of a round count.
 #[test]
