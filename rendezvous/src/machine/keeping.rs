@@ -25,7 +25,7 @@ use crate::{
     message::{Admission, CheckpointId, MemoryReport, NoticeKind, PartPlace},
     phase::{Phase, Running},
     roster::{RosterNode, SentAssignment},
-    table::Table,
+    table::{MemberRanks, Table},
 };
 
 /// The checkpoints in memory of one round, and what matters across rounds.
@@ -170,12 +170,17 @@ impl Rendezvous {
                 bytes: chosen.bytes,
             });
         }
+        let has_address = |ranks: &MemberRanks| {
+            let node = self.roster.get(&ranks.node.node_id);
+            node.is_some_and(|node| node.memory.as_ref().is_some_and(|m| m.address.is_some()))
+        };
+        let may_fetch = members.iter().all(has_address);
         let before = std::mem::take(&mut self.keeping);
         let is_off = self.job_state.training.is_memory_off();
         self.keeping = Keeping {
             round,
             pairs: self.pairs(table, before.has_reports),
-            holdings: Holdings::new(round, layout.collect()),
+            holdings: Holdings::new(round, layout.collect(), may_fetch),
             whole_since: before.whole_since,
             plan,
             workers,
