@@ -151,7 +151,7 @@ pub enum Bug {
     OnceIsWhole,
     /// A checkpoint is named by its step only: its round is the newest one. Breaks rules w, x and y.
     StepIsId,
-    /// Parts that are still being filled are reported. Breaks rules w, x, y and ad.
+    /// Parts that are still being filled are reported. Breaks rules w, x, y, ab and ad.
     PartialReported,
     /// The report before the newest one counts. Breaks rules x and y.
     OlderReport,

@@ -139,11 +139,12 @@ impl World {
         let Some(memory) = &mut self.memory else { return };
         let known = &mut memory.known;
         known.stored.extend(state.training.charged_rounds.iter().map(|round| round.round));
-        let mut tries: BTreeMap<CheckpointId, Vec<RoundId>> = BTreeMap::new();
+        let mut tries: BTreeMap<CheckpointId, BTreeSet<Round>> = BTreeMap::new();
         let stored = |round: &Round| known.stored.contains(round) && known.stuck.contains(round);
         for (round, members) in known.admitted.iter().filter(|(round, _)| stored(&round.round)) {
             if let Some(plan) = members.values().find_map(plan_of) {
-                tries.entry(plan).or_default().push(*round);
+                // A coordinator that was lost may have begun another round of this number.
+                tries.entry(plan).or_default().insert(round.round);
             }
         }
         let bad = tries.into_iter().find(|(_, rounds)| rounds.len() > 2);
