@@ -52,8 +52,8 @@ pub(super) struct Memory {
     flights_begun: u64,
     rounds: BTreeMap<RoundId, Work>,
     trainings: u64,
-    /// The checkpoint on disk.
-    disk: Disk,
+    /// The step of the checkpoint on disk.
+    disk: u64,
     faults: Faults,
     known: Known,
     /// Reports that are delivered one report late.
@@ -131,12 +131,6 @@ struct Hosts {
     slow: BTreeMap<(usize, usize), u64>,
     /// Hosts whose agents reach another one never.
     walls: BTreeSet<(usize, usize)>,
-}
-
-#[derive(Debug)]
-struct Disk {
-    step: u64,
-    is_bad: bool,
 }
 
 /// The faults so far, as far as the rules need them.
@@ -282,7 +276,7 @@ impl World {
             flights_begun: 0,
             rounds: BTreeMap::new(),
             trainings: 0,
-            disk: Disk { step: 0, is_bad: false },
+            disk: 0,
             faults: Faults::default(),
             known: Known::default(),
             delayed: BTreeMap::new(),

@@ -284,7 +284,7 @@ impl World {
         }
         // What the members hold themselves is a lower bound.
         let mut ids: BTreeSet<CheckpointId> =
-            members.keys().flat_map(|node| parts(node)).map(|part| part.checkpoint).collect();
+            members.keys().flat_map(parts).map(|part| part.checkpoint).collect();
         ids.retain(|id| !is_void(*id) && !memory.known.gone.contains(id) && plan < Some(*id));
         let has_transport = memory.hosts.has_secret;
         ids.into_iter().rev().find_map(|checkpoint| {

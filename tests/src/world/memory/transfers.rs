@@ -107,10 +107,8 @@ impl World {
     }
 
     fn begin_flight(&mut self, flight: Flight) {
-        if let Some(memory) = self.memory.as_ref().filter(|memory| !memory.hosts.has_secret) {
-            let why = format!("rule ac: {flight:?} without a secret");
-            let _ = memory;
-            return self.breaks_memory(|| why);
+        if self.memory.as_ref().is_some_and(|memory| !memory.hosts.has_secret) {
+            return self.breaks_memory(|| format!("rule ac: {flight:?} without a secret"));
         }
         let is_open = self.is_open(&flight.here.0, &flight.there.0);
         let Some(memory) = &mut self.memory else { return };

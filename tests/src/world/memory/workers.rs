@@ -400,7 +400,7 @@ impl World {
             work.began = Some(now);
             (work.step, work.is_bad) = match work.loaded {
                 Some((checkpoint, _, is_bad)) => (checkpoint.step, is_bad),
-                None => (memory.disk.step, memory.disk.is_bad),
+                None => (memory.disk, false),
             };
             memory.totals.restored += u64::from(work.loaded.is_some());
             work.fails_at = work.is_bad.then_some(work.step + script.fails_after);
@@ -415,7 +415,7 @@ impl World {
             return self.happen_in_memory(MemoryEvent::Fails(id, round));
         }
         if step.is_multiple_of(script.disk_interval) && !work.is_bad {
-            memory.disk.step = memory.disk.step.max(step);
+            memory.disk = memory.disk.max(step);
         }
         if step.is_multiple_of(script.interval) && memory.random.chance(script.bad_percent) {
             work.is_bad = true;
