@@ -61,7 +61,6 @@ fn every_bug_of_memory_is_noticed() {
         (Bug::OwnBuddy, "aa", 0),
         (Bug::RestoredNotCopied, "y aa", 0),
         (Bug::NeverAlone, "aa", 0),
-        (Bug::LeftoversCount, "w x y", 0),
         (Bug::StrikesLost, "ab", 0),
         (Bug::GoneIsStruck, "ab ad", 0),
         (Bug::OldSocket, "w", 0),

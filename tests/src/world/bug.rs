@@ -161,8 +161,6 @@ pub enum Bug {
     RestoredNotCopied,
     /// A node that waits for a copy for long never reports that it is alone. Breaks rule aa.
     NeverAlone,
-    /// Leftovers count as copies. Breaks rules w, x and y.
-    LeftoversCount,
     /// The next coordinator does not know which checkpoint was tried. Breaks rule ab.
     StrikesLost,
     /// A checkpoint is struck off if a source does not answer. Breaks rules ab and ad.

@@ -51,11 +51,6 @@ impl World {
                 report.parts.iter_mut().for_each(|part| part.checkpoint.round = report.round);
             }
             Bug::NeverAlone => report.parts.iter_mut().for_each(|part| part.is_alone = false),
-            Bug::LeftoversCount => {
-                let leftovers =
-                    report.parts.iter_mut().filter(|part| part.place == PartPlace::Leftover);
-                leftovers.for_each(|part| part.place = PartPlace::Copy);
-            }
             Bug::PartialReported => self.report_partial(id, report),
             _ => {}
         }
