@@ -38,7 +38,12 @@ use self::{
     transfers::{Flight, Stage as FlightStage},
     workers::{Content, Work},
 };
-use super::{Bug, Event, World, fault::Fault, node::AgentInput, rules::Stage};
+use super::{
+    Bug, Event, World,
+    fault::{Fault, Victim},
+    node::AgentInput,
+    rules::Stage,
+};
 use crate::random::Random;
 
 /// The checkpoints in memory of a job.
@@ -213,7 +218,7 @@ impl World {
             6..=10 => Some(Odd::OtherSteps),
             _ => None,
         };
-        let script = Script {
+        let mut script = Script {
             kind: if random.chance(80) { MemoryKind::State } else { MemoryKind::Dcp },
             is_replicated: random.chance(25),
             interval: random.between(1, 6),
@@ -225,6 +230,15 @@ impl World {
             fails_after: random.between(1, 8),
             refuses_percent: random.pick(&[0, 0, 0, 0, 5]).unwrap_or(0),
         };
+        if self.bug == Bug::StrikesLost {
+            // The bug only matters if a coordinator is lost while a bad checkpoint is tried.
+            (script.interval, script.bad_percent, script.fails_after) = (6, 50, 3);
+            for _ in 0..4 {
+                let (at, down) = (random.millis(5_000, 38_000), random.millis(100, 1_000));
+                let fault = Fault::KillAgent { victim: Victim::Leader, down };
+                self.schedule(at, Event::Fault(fault));
+            }
+        }
         let some_pairs = |percent: u64, random: &mut Random| -> BTreeSet<(usize, usize)> {
             let mut pairs = BTreeSet::new();
             for from in 0..hosts {
