@@ -4,6 +4,7 @@
 
 mod etcd;
 mod fixed;
+mod memory;
 mod notices;
 mod scale;
 mod storm;

@@ -22,6 +22,7 @@ mod jobs;
 mod keeper;
 mod links;
 mod losses;
+mod memory;
 mod network;
 mod node;
 mod port;
@@ -57,6 +58,8 @@ use fixed::Fixed;
 use host::{Host, Process};
 use keeper::Keeper;
 use links::{Incoming, LinkEvent};
+pub use memory::MemoryTotals;
+use memory::{Memory, MemoryEvent};
 use network::Stream;
 use node::AgentInput;
 use port::{Down, Up};
@@ -107,6 +110,8 @@ pub struct World {
     fixed: Option<Box<Fixed>>,
     /// The training of the workers, and the notices. `None` for jobs without.
     training: Option<Box<Training>>,
+    /// The checkpoints in memory. `None` for jobs without.
+    memory: Option<Box<Memory>>,
     /// The events of such a job that its rules need.
     pub chronicle: Chronicle,
 }
@@ -138,6 +143,8 @@ enum Event {
     Succeeds(NodeId, RoundId),
     /// An event of the training.
     Training(TrainingEvent),
+    /// An event of the checkpoints in memory.
+    Memory(MemoryEvent),
     /// An event of the store.
     Store(StoreEvent),
     /// A fault occurs.
@@ -259,6 +266,7 @@ impl World {
             etcd: None,
             fixed: None,
             training: None,
+            memory: None,
             chronicle: Chronicle::default(),
             random,
         };
@@ -324,11 +332,14 @@ impl World {
         };
         self.now = self.now.max(at);
         self.record.events += 1;
-        if self.record.events > EVENTS_MAX {
+        // A world with checkpoints in memory may last longer, and its workers save at each step.
+        let most = if self.memory.is_some() { 2 * EVENTS_MAX } else { EVENTS_MAX };
+        if self.record.events > most {
             let at = self.elapsed();
-            return Err(format!("rule g: more than {EVENTS_MAX} events at {at:?}"));
+            return Err(format!("rule g: more than {most} events at {at:?}"));
         }
         self.happen(event);
+        self.check_memory()?;
         if !self.check_training()? {
             return Ok(false);
         }
@@ -379,6 +390,7 @@ impl World {
             Event::WorkerFails(node, round) => self.fail_worker(&node, round),
             Event::Succeeds(node, round) => self.finish_workers(&node, round),
             Event::Training(event) => self.happen_in_training(event),
+            Event::Memory(event) => self.happen_in_memory(event),
             Event::Store(event) => self.happen_in_store(event),
             Event::Fault(fault) => self.strike(fault),
         }

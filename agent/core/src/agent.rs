@@ -260,6 +260,8 @@ impl Agent {
         self.has_host_left = false;
         self.is_leased = true;
         self.start_gate_timeout(now);
+        // The parts count before the report, which may complete a round.
+        self.send_memory_report(true);
         self.send_report(now);
         if !self.progress.text.is_empty() {
             self.send_progress(now);
@@ -269,7 +271,6 @@ impl Agent {
             self.send_refused_clients();
         }
         self.send_unreached_store();
-        self.send_memory_report(true);
     }
 
     /// Notes that the current stream has ended and has no successor yet.

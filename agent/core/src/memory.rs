@@ -201,9 +201,10 @@ impl PartKeeper {
         self.settle(now);
     }
 
-    /// Notes that this node waits. `kept` is the checkpoint with which the round `round` has begun.
+    /// Notes that this node waits. `kept` is the checkpoint with which the round `round` has begun; `None` if the
+    /// coordinator does not know it.
     pub fn handle_wait(&mut self, now: Instant, round: RoundId, kept: Option<CheckpointId>) {
-        if round.round <= self.newest_round {
+        if round.round <= self.newest_round || kept.is_none() {
             return;
         }
         // A round has begun without this node.

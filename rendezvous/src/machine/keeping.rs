@@ -25,7 +25,7 @@ use crate::{
     message::{Admission, CheckpointId, MemoryReport, NoticeKind, PartPlace},
     phase::{Phase, Running},
     roster::{RosterNode, SentAssignment},
-    table::Table,
+    table::{MemberRanks, Table},
 };
 
 /// The checkpoints in memory of one round, and what matters across rounds.
@@ -170,12 +170,17 @@ impl Rendezvous {
                 bytes: chosen.bytes,
             });
         }
+        let has_address = |ranks: &MemberRanks| {
+            let node = self.roster.get(&ranks.node.node_id);
+            node.is_some_and(|node| node.memory.as_ref().is_some_and(|m| m.address.is_some()))
+        };
+        let may_fetch = members.iter().all(has_address);
         let before = std::mem::take(&mut self.keeping);
         let is_off = self.job_state.training.is_memory_off();
         self.keeping = Keeping {
             round,
             pairs: self.pairs(table, before.has_reports),
-            holdings: Holdings::new(round, layout.collect()),
+            holdings: Holdings::new(round, layout.collect(), may_fetch),
             whole_since: before.whole_since,
             plan,
             workers,
@@ -306,11 +311,14 @@ impl Rendezvous {
         self.keeping.whole
     }
 
-    /// Returns the checkpoint whose parts a node without a place keeps: that of the newest round.
+    /// Returns the checkpoint whose parts a node without a place keeps: that of the newest round, or an id that no
+    /// checkpoint has if that round began from disk. `None` if the plan is not known: an earlier coordinator has chosen it.
     pub(super) fn kept_for_round(&self) -> Option<CheckpointId> {
         let group = self.phase.group().filter(|group| group.round == self.keeping.round);
-        let plan = group.and(self.keeping.plan.as_ref())?;
-        Some(plan.checkpoint).filter(|checkpoint| !self.job_state.training.is_void(*checkpoint))
+        group.filter(|_| self.keeping.has_reports)?;
+        let plan = self.keeping.plan.as_ref().map(|plan| plan.checkpoint);
+        let is_usable = |checkpoint: &CheckpointId| !self.job_state.training.is_void(*checkpoint);
+        Some(plan.filter(is_usable).unwrap_or_default())
     }
 
     /// Returns the step of a checkpoint in memory that makes it useless to wait for one on disk, before nodes leave

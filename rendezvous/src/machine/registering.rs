@@ -187,8 +187,8 @@ impl Rendezvous {
         if newest.is_none_or(|(_, registration)| registration.peer() != *from) {
             return Some(message);
         }
-        // An agent sends its report first, and repeats the rest. An echo now would extend the lease of
-        // workers, and the recovery would not wait for these.
+        // An agent sends what it holds in memory and its report first, and repeats the rest. An echo now would extend
+        // the lease of workers, and the recovery would not wait for these.
         let report = match message {
             FromNode::NodeReport(report) => report,
             FromNode::MemoryReport(report) => {

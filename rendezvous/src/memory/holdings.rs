@@ -27,6 +27,8 @@ pub(crate) struct Holdings {
     round: RoundId,
     /// The first global rank and the number of workers of each node, by group rank.
     layout: Vec<(GlobalRank, NonZeroU32)>,
+    /// True if nodes fetch parts from each other. Else each node needs its own part, also a replicated one.
+    may_fetch: bool,
     /// The parts of each node, without leftovers; each only once.
     reported: BTreeMap<GroupRank, Vec<Part>>,
     /// The holders of each part. A replicated part has one slot for each of its holders.
@@ -90,8 +92,9 @@ impl Count {
     }
 
     /// Returns true if no older checkpoint is needed any more.
-    fn is_whole(&self, nodes: usize) -> bool {
+    fn is_whole(&self, nodes: usize, may_fetch: bool) -> bool {
         match self.is_replicated() {
+            Some(true) if !may_fetch => self.own as usize == nodes,
             Some(true) => self.own >= 2 || self.own > 0 && self.own == self.alone,
             Some(false) => self.safe as usize == nodes,
             None => false,
@@ -146,8 +149,12 @@ impl Count {
 
 impl Holdings {
     /// Begins a round with this layout. Nothing that was reported before counts.
-    pub(crate) fn new(round: RoundId, layout: Vec<(GlobalRank, NonZeroU32)>) -> Self {
-        Self { round, layout, ..Self::default() }
+    pub(crate) fn new(
+        round: RoundId,
+        layout: Vec<(GlobalRank, NonZeroU32)>,
+        may_fetch: bool,
+    ) -> Self {
+        Self { round, layout, may_fetch, ..Self::default() }
     }
 
     /// Replaces the parts of the node at `rank`, by a report that it has made in this round.
@@ -209,7 +216,8 @@ impl Holdings {
             }
         }
         let nodes = self.layout.len();
-        let (is_whole, is_complete) = (count.is_whole(nodes), count.is_complete(nodes));
+        let is_whole = count.is_whole(nodes, self.may_fetch);
+        let is_complete = count.is_complete(nodes);
         if count.forms.is_empty() {
             self.counts.remove(&id);
         }
@@ -218,7 +226,8 @@ impl Holdings {
     }
 
     /// Returns the newest checkpoint that is whole: each node holds its part, and another node has a copy, or
-    /// never will have one. If it is replicated, two nodes hold it, or one that stays alone.
+    /// never will have one. If it is replicated, two nodes hold it, or one that stays alone; or all nodes, if these
+    /// fetch nothing from each other.
     pub(crate) fn newest_whole(&self) -> Option<CheckpointId> {
         self.whole.last().copied()
     }
@@ -247,7 +256,10 @@ impl Holdings {
             let is_replicated = count.is_replicated()?;
             let is_held = if is_replicated {
                 let gone = leavers.iter().filter(|rank| slot(rank).is_some_and(|slot| slot.own));
-                count.own as usize > gone.count()
+                let (gone, staying) =
+                    (gone.count(), self.layout.len().saturating_sub(leavers.len()));
+                let least = if self.may_fetch { 1 } else { staying };
+                count.own as usize >= gone + least
             } else {
                 let stays = |rank: &GroupRank| !leavers.contains(rank);
                 leavers
@@ -285,7 +297,7 @@ mod tests {
     #[expect(clippy::disallowed_methods, reason = "a test needs some instant to begin with")]
     fn world(nodes: u32) -> World {
         let layout = (0..nodes).map(|rank| (GlobalRank(rank), NonZeroU32::MIN)).collect();
-        World { holdings: Holdings::new(round(5), layout), now: Instant::now() }
+        World { holdings: Holdings::new(round(5), layout, true), now: Instant::now() }
     }
 
     impl World {
@@ -297,7 +309,8 @@ mod tests {
 
         /// Counts everything again.
         fn check(&self) {
-            let mut again = Holdings::new(self.holdings.round, self.holdings.layout.clone());
+            let Holdings { round, layout, may_fetch, .. } = &self.holdings;
+            let mut again = Holdings::new(*round, layout.clone(), *may_fetch);
             for (rank, parts) in &self.holdings.reported {
                 again.record(self.now, *rank, parts);
             }
@@ -405,6 +418,22 @@ mod tests {
             t.report(rank, &[replicated(part(checkpoint(4, 20), rank + 1, 3, OWN))]);
         }
         assert_eq!(t.whole(), Some(20));
+    }
+
+    /// If nodes fetch nothing from each other, each one needs what is replicated.
+    #[test]
+    fn replicated_needs_all_holders_without_transport() {
+        let (mut t, id) = (world(3), checkpoint(5, 10));
+        t.holdings.may_fetch = false;
+        let leavers = BTreeSet::from([GroupRank(2)]);
+        let before = t.now;
+        let of = |rank| replicated(part(id, rank, 3, OWN));
+        t.report(0, &[of(0)]);
+        t.report(2, &[of(2)]);
+        assert_eq!((t.whole(), t.holdings.held_without(&leavers, before)), (None, None));
+        t.report(1, &[of(1)]);
+        assert_eq!(t.whole(), Some(10));
+        assert_eq!(t.holdings.held_without(&leavers, before), Some((id, true)));
     }
 
     /// Before nodes leave, their parts must be held elsewhere, and saved since the notice.

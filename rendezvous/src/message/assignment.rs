@@ -17,7 +17,8 @@ pub enum Assignment {
         /// The reason.
         reason: WaitReason,
         /// The checkpoint in memory with which the newest round has begun. The node keeps its parts of it,
-        /// because other nodes may fetch them.
+        /// because other nodes may fetch them, and frees all others. The default id, which no checkpoint has, if
+        /// the round has begun from disk. `None` if the coordinator does not know it: the node keeps everything.
         memory: Option<CheckpointId>,
     },
     /// The node is a member and runs workers.

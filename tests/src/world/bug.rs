@@ -6,6 +6,7 @@
 //! - From [`Bug::SilenceBelowLease`] on, they concern etcd.
 //! - From [`Bug::DoubleRank`] on, they concern a job with one endpoint.
 //! - From [`Bug::LowestStep`] on, they concern notices and checkpoints.
+//! - From [`Bug::LowestIsWhole`] on, they concern checkpoints in memory.
 //!
 //! No bug orders lists by a counter instead of the term. Lists are a part of the replica, and have no order of their own. A unit test of
 //! the election verifies that the later term counts.
@@ -144,6 +145,32 @@ pub enum Bug {
     FreeRoundsCount,
     /// Once all ranks have saved, the job counts as saved although it has worked since. Breaks rule q.
     UnnoticedWork,
+    /// The echo names the lowest of the members' newest steps as whole. Breaks rule y.
+    LowestIsWhole,
+    /// The echo names a checkpoint as whole that is held once. Breaks rule y.
+    OnceIsWhole,
+    /// A checkpoint is named by its step only: its round is the newest one. Breaks rules w, x and y.
+    StepIsId,
+    /// Parts that are still being filled are reported. Breaks rules w, x, y, ab and ad.
+    PartialReported,
+    /// The report before the newest one counts. Breaks rules x and y.
+    OlderReport,
+    /// The buddy of a node is the node itself. Breaks rule aa.
+    OwnBuddy,
+    /// What was restored is not copied again. Breaks rules y and aa.
+    RestoredNotCopied,
+    /// A node that waits for a copy for long never reports that it is alone. Breaks rule aa.
+    NeverAlone,
+    /// The next coordinator does not know which checkpoint was tried. Breaks rule ab.
+    StrikesLost,
+    /// A checkpoint is struck off if a source does not answer. Breaks rules ab and ad.
+    GoneIsStruck,
+    /// A process of an earlier round saves in the next one. Breaks rule w.
+    OldSocket,
+    /// Only the node that has turned memory off learns that it is off. Breaks rule aa.
+    OffAtOneNode,
+    /// A block that arrives torn counts as done. Breaks rule w.
+    TornIsDone,
 }
 
 impl Bug {

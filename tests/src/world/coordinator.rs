@@ -120,6 +120,8 @@ impl World {
         });
         let mut job_state = job_state;
         self.forge_charges(&mut job_state);
+        self.forge_strikes(&mut job_state);
+        self.begin_memory_of_coordinator(id, &job_state);
         let overtime = self.bug.overtime().unwrap_or_default();
         let workers_until = match self.bug {
             Bug::NoWaitForOthers => local,

@@ -102,6 +102,16 @@ impl World {
         {
             self.note_report(id, peer, report);
         }
+        match &mut input {
+            Waiting::Message(peer, message) => {
+                self.note_memory_message(id, peer, message);
+                if let FromNode::MemoryReport(report) = &mut **message {
+                    self.delay_memory_report(id, &peer.node, report);
+                }
+            }
+            Waiting::Registration(registration) => self.note_memory_registration(id, registration),
+            _ => {}
+        }
         let bug = self.bug;
         let Some(now) = self.local(id) else { return };
         let Some(port) = self.port(id) else { return };
@@ -193,6 +203,7 @@ impl World {
             self.note_end(uid);
         }
         if is_copied {
+            self.note_stored_memory(&job_state);
             self.note_copied(job_state);
         }
         self.drive(id);
@@ -246,7 +257,9 @@ impl World {
                     self.hang_up(&to);
                 }
             }
-            Effect::Remember(job_state) if self.write_file(&job_state) => {}
+            Effect::Remember(job_state) if self.write_file(&job_state) => {
+                self.note_stored_memory(&job_state);
+            }
             Effect::Remember(job_state) => {
                 let port = self.port(id)?;
                 port.changes += 1;
@@ -302,10 +315,15 @@ impl World {
         if let Effect::Record(event) = effect {
             self.journal(event);
             self.check_event(id, event);
+            self.check_memory_event(id, event);
+        }
+        if let Effect::Remember(job_state) = effect {
+            self.note_memory_state(id, job_state);
         }
         if let Effect::Send { to, message: ToNode::Assignment(Assignment::Admit(admission)) } =
             effect
         {
+            self.check_plan(id, &to.node, admission);
             self.check_admission(id, &to.node, admission.round);
             let coordinator = self.port(id).and_then(|port| port.coordination.coordinator());
             if let Some(uid) = coordinator.map(|one| one.rendezvous.job_uid().clone()) {

@@ -7,7 +7,10 @@ use ragent_rendezvous::{
     message::NoticeKind,
 };
 
-use super::{Event, World, etcd::StoreFault, losses::Way, node::AgentInput, rules::Stage};
+use super::{
+    Event, World, etcd::StoreFault, losses::Way, memory::MemoryFault, node::AgentInput,
+    rules::Stage,
+};
 
 /// A fault, or another event of a job.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +67,8 @@ pub(super) enum Fault {
     Notice { kind: NoticeKind },
     /// The node of a host receives the notice that it leaves.
     NoticeAt { host: usize },
+    /// A fault of the checkpoints in memory.
+    Memory(MemoryFault),
 }
 
 /// The host that a fault concerns.
@@ -196,6 +201,7 @@ impl World {
             Fault::Succeeds => self.succeed(),
             Fault::Notice { kind } => self.give_notice(kind),
             Fault::NoticeAt { host } => self.give_notice_at(host),
+            Fault::Memory(fault) => self.strike_memory(fault),
         }
     }
 
@@ -220,6 +226,7 @@ impl World {
 
     pub(super) fn cut(&mut self, from: usize, to: usize, time: Duration) {
         self.note_disturbance(self.now + time);
+        self.note_memory_failure(self.now + time);
         self.cuts.insert((from, to), self.now + time);
     }
 
@@ -294,5 +301,6 @@ impl World {
         self.cuts.values_mut().for_each(|until| *until = now.min(*until));
         self.dies_after = None;
         self.loss = (0, self.now);
+        self.end_memory_faults();
     }
 }

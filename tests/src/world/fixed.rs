@@ -328,8 +328,10 @@ impl World {
     pub(super) fn check_fixed(&mut self) -> Result<bool, String> {
         self.check_invariants()?;
         let is_finished = self.fixed.as_ref().is_some_and(|fixed| fixed.is_finished);
-        let has_healed = matches!(self.stage, Stage::Quiet(_)) && self.runs();
-        Ok(!(is_finished || has_healed || self.is_stuck()))
+        let is_quiet = matches!(self.stage, Stage::Quiet(_));
+        let has_healed = self.has_healed_with_memory() || is_quiet && self.runs();
+        let goes_on = has_healed && self.heal_with_memory();
+        Ok(!is_finished && (goes_on || !(has_healed || self.is_stuck())))
     }
 
     /// Checks the rules that have numbers. If other processes may coordinate, checks only those for the members of a round.
@@ -353,7 +355,8 @@ impl World {
 
     /// Returns true if the job should have run or ended by now.
     pub fn is_stuck(&self) -> bool {
-        matches!(self.stage, Stage::Quiet(since) if self.now > since + HEALS_WITHIN)
+        let is_late = matches!(self.stage, Stage::Quiet(since) if self.now > since + HEALS_WITHIN);
+        is_late && !self.has_healed_with_memory()
     }
 
     /// Returns true if the job has succeeded.

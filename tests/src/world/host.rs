@@ -344,6 +344,7 @@ impl World {
         self.tell(|| format!("{id} is killed"));
         self.processes.remove(&id);
         self.chronicle.note_stopped(&id);
+        self.lose_memory(&id);
         self.end_streams(&id, host);
         self.end_links(&id, host);
         if self.forgets && self.random.chance(30) {

@@ -83,6 +83,7 @@ impl World {
             keeper.ran = round.round;
             self.note_workers(id, round);
             self.begin_training(id, round);
+            self.begin_memory(id, round);
         }
         if self.record.succeeded == Some(round) {
             // The workers that were started earlier have succeeded with the same steps.
@@ -198,6 +199,7 @@ impl World {
             return self.schedule_at(until, gone);
         }
         keeper.workers.take_if(|workers| workers.round == round);
+        self.close_worker_sockets(id, round);
         let report =
             if is_by_cleanup { supervisor::Input::Reaped } else { supervisor::Input::Quiet };
         self.wake_agent(id, Duration::ZERO, AgentInput::Group(round, report));

@@ -8,7 +8,7 @@ use std::{
 
 use ragent_core::{
     agent::{Action, AgentSettings, Ending, News},
-    memory::MemorySettings,
+    memory,
     node::{Claims, Effect, Node},
     signal::Signal,
     supervisor,
@@ -60,6 +60,8 @@ pub(super) enum AgentInput {
     Terminate,
     /// A notice, with the time that its source gives.
     Notice(NoticeKind, Option<Duration>),
+    /// An event that concerns checkpoints in memory.
+    Memory(Box<memory::Input>),
 }
 
 impl World {
@@ -86,6 +88,7 @@ impl World {
             node_rank: None,
             voter: voter.map(|voter| Member { voter, address: self.place(host).address() }),
         };
+        let memory = self.memory_of_agent(host, &mut description);
         let known_round = self.describe(host, &mut description);
         let has_voters = self.fixed.is_none();
         let silence = match &self.etcd {
@@ -93,7 +96,7 @@ impl World {
             None => self.timers.voter_lease,
         };
         let settings = AgentSettings {
-            memory: MemorySettings::off(),
+            memory,
             stop_grace: self.shared.timeouts.stop_grace,
             join_timeout: self.shared.timeouts.join,
             silence: if has_voters { silence } else { Duration::ZERO },
@@ -155,6 +158,7 @@ impl World {
                 self.note_disturbed(id);
             }
             AgentInput::Notice(kind, within) => self.notify(id, now, kind, within),
+            AgentInput::Memory(input) => agent.node.handle_memory(now, *input),
         }
         self.settle_agent(id);
     }
@@ -177,6 +181,10 @@ impl World {
         }
         match message {
             Down::Connected => {
+                let address = self.memory_address(id);
+                self.with_node(id, |node, _| {
+                    address.into_iter().for_each(|address| node.set_memory_address(address));
+                });
                 let claims = self.with_node(id, |node, now| node.handle_connected(now, stream));
                 match claims.flatten() {
                     Some(claims) => self.register(peer, claims),
@@ -202,6 +210,7 @@ impl World {
             self.count_from_receipt(id, &mut message);
         }
         self.forge_guidance(&mut message);
+        self.forge_memory_down(id, &mut message);
         if let ToNode::Voters(voters) = &message {
             self.learn_voters(id, voters);
         }
@@ -325,10 +334,12 @@ impl World {
             restarts_used,
             charged_through,
             mut report,
-            memory,
+            mut memory,
             lost_term,
         } = claims;
         self.forge_report(&mut report);
+        self.forge_unusable(&mut report);
+        memory.iter_mut().for_each(|report| self.forge_memory_report(&peer.node, report));
         let mut voters = self.known_voters(&peer.node);
         let is_fixed = self.fixed.is_some();
         let is_old = is_fixed || self.bug == Bug::YoungNodes;
@@ -383,6 +394,7 @@ impl World {
                 break;
             }
         }
+        self.check_parts(id);
         let Some(now) = self.local(id) else { return };
         let Some(agent) = self.agent(id) else { return };
         let of_group = agent.group.as_ref().and_then(|group| group.supervisor.poll_timeout());
@@ -404,6 +416,7 @@ impl World {
             Effect::Dial(stream) => self.dial_next(id, stream),
             Effect::Send { stream, mut message } => {
                 self.forge_message(&mut message);
+                self.forge_memory_up(id, &mut message);
                 match &mut message {
                     FromNode::NodeReport(report) => self.forge_report(report),
                     FromNode::KeepAlive { sequence, .. } => self.note_sent(id, *sequence),
@@ -414,7 +427,7 @@ impl World {
             Effect::Drop(stream) => self.forget(&peer(stream)),
             Effect::Renew(until) => self.renew_lease(id, until),
             Effect::LeaseLost => self.note_disturbed(id),
-            Effect::Local(Action::Memory(_)) => {}
+            Effect::Local(Action::Memory(effect)) => self.carry_out_of_memory(id, effect),
             Effect::Local(Action::ShowNotice(notice)) => self.show_notice(id, notice),
             Effect::Local(Action::OpenStore) => {
                 let takes = self.random.millis(1, 300);
@@ -483,6 +496,7 @@ impl World {
         {
             self.close_stream(&peer);
         }
+        self.lose_memory(id);
         self.kill_workers(id, 100);
         let end = match ending {
             Ending::Closed(Outcome { result: JobResult::OtherJob { .. }, .. }) => {

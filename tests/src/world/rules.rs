@@ -503,7 +503,7 @@ impl World {
                     return Err(format!("rule g: another election at {:?}", self.elapsed()));
                 }
                 let lasts = if self.checks_voters { REPLACED_WITHIN } else { STABLE_FOR };
-                if self.now < since + settled_after + lasts {
+                if self.now < since + settled_after + lasts || self.memory_goes_on() {
                     return Ok(true);
                 }
                 if self.checks_voters { self.check_voters() } else { Ok(false) }

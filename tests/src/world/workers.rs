@@ -95,6 +95,7 @@ impl World {
     pub(super) fn fail_worker(&mut self, id: &NodeId, round: RoundId) {
         if self.runs_workers_of(id, round) {
             self.note_failed(round);
+            self.close_worker_socket(id, round, LocalRank(0));
             let ended = supervisor::Input::Ended(LocalRank(0), WorkerEnd::Exited(1));
             self.wake_agent(id, Duration::ZERO, AgentInput::Group(round, ended));
         }
@@ -110,6 +111,7 @@ impl World {
             return;
         };
         self.end_workers(id);
+        self.close_worker_sockets(id, round);
         self.note_exited(id, round);
         for local_rank in (0..size).map(LocalRank) {
             let ended = supervisor::Input::Ended(local_rank, WorkerEnd::Exited(0));

@@ -114,6 +114,8 @@ impl PartKeeper {
         if self.copying.retry_at.is_some_and(|at| now < at) {
             return;
         }
+        // While the next attempt lasts, there is no deadline.
+        self.copying.retry_at = None;
         let sent: BTreeSet<LocalRank> = self
             .transfers
             .values()

@@ -457,6 +457,20 @@ fn ranks_that_save_different_steps_go_on_without_memory() {
     assert_eq!(pair.save(0, 1, 2, 30), Some(Answer::Taken));
 }
 
+/// While another attempt lasts, no deadline is left that has passed: the driver would wake the machine again and again.
+#[test]
+fn attempts_have_no_deadline() {
+    let mut pair = Pair::new();
+    pair.is_connected = false;
+    pair.admit(1, [None, None]);
+    pair.save_all(1, 10);
+    let keeper = &mut pair.nodes[0].keeper;
+    let retry = keeper.poll_timeout().unwrap();
+    keeper.handle_timeout(retry);
+    assert!(matches!(keeper.poll_effect(), Some(Effect::Copy { .. })));
+    assert!(keeper.poll_timeout().is_none_or(|at| retry < at));
+}
+
 /// Without an answer of the other node, a copy is given up after a minute. Later ones are awaited no more, until one arrives.
 #[test]
 fn copies_are_given_up() {
@@ -560,6 +574,8 @@ fn outsider_keeps_the_plan() {
     let now = pair.now;
     pair.nodes[0].keeper.handle_wait(now, round(1), None);
     assert_eq!(pair.nodes[0].held(), [(0, 10), (1, 10), (0, 20), (1, 20)]);
+    pair.nodes[0].keeper.handle_wait(now, round(2), None);
+    assert_eq!(pair.nodes[0].held().len(), 4, "the coordinator does not know the plan");
     pair.nodes[0].keeper.handle_wait(now, round(2), Some(checkpoint(1, 20)));
     pair.run();
     assert_eq!(pair.nodes[0].held(), [(0, 20), (1, 20)]);

@@ -266,15 +266,18 @@ fn takeover() {
     assert_eq!(t.plan("a"), None);
 }
 
-/// A node is registered with its first report of its state. What it has reported before about its memory counts.
+/// After a takeover, nodes that wait free nothing before the next round: it may begin with any checkpoint. A round that
+/// begins from disk leaves no checkpoint to the others.
 #[test]
-fn memory_is_reported_before_the_state() {
-    let mut t = running(1, 1, &["a"]);
-    take_over(&mut t, Duration::ZERO, None);
-    t.join_holding("a", &[]);
-    assert_eq!(t.hold("a", &[part(id(10), 0, 1, OWN)]), []);
-    t.back("a");
-    assert_eq!((t.admissions["a"].round.round.0, t.plan("a")), (2, planned(id(10), &[])));
+fn waiting_nodes_keep_what_they_hold() {
+    let mut t = running(2, 2, &["a", "b"]);
+    t.hold_both(id(10));
+    t.restart_coordinator();
+    t.join_holding("a", &[part(id(10), 0, 2, OWN)]);
+    assert_eq!(t.memory["a"].kept, None);
+    let mut t = running(2, 2, &["a", "b"]);
+    t.join_holding("x", &[part(id(10), 0, 3, PartPlace::Leftover)]);
+    assert_eq!(t.memory["x"].kept, Some(CheckpointId::default()));
 }
 
 /// After a takeover, a round waits once for parts of spares that register late, if no checkpoint fits without them.
@@ -303,6 +306,20 @@ fn parts_may_be_late_after_a_takeover() {
         assert!(admitted.iter().all(|one| did.contains(one)), "{did:?}");
         assert_eq!(t.plan("b"), planned(id(10), &["x:1"]).filter(|_| is_late));
     }
+}
+
+/// A registration may be old. What a node holds by now counts before its report, which may complete a round.
+#[test]
+fn parts_after_the_welcome_count() {
+    let mut t = running(2, 2, &["a", "b"]);
+    t.hold_both(id(10));
+    take_over(&mut t, Duration::ZERO, None);
+    for (name, rank) in [("a", 0), ("b", 1)] {
+        t.join_holding(name, &[part(id(10), rank, 2, OWN)]);
+        t.hold(name, &[part(id(10), rank, 2, OWN), part(id(20), rank, 2, OWN)]);
+        t.back(name);
+    }
+    assert_eq!(t.plan("a"), planned(id(20), &[]));
 }
 
 fn leave() -> Option<NodeNotice> {
