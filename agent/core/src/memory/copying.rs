@@ -114,6 +114,7 @@ impl PartKeeper {
         if self.copying.retry_at.is_some_and(|at| now < at) {
             return;
         }
+        self.copying.retry_at = None;
         let sent: BTreeSet<LocalRank> = self
             .transfers
             .values()
