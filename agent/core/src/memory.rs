@@ -17,6 +17,8 @@ mod report;
 mod restoring;
 mod saving;
 #[cfg(test)]
+mod sequences;
+#[cfg(test)]
 mod tests;
 
 use std::{
