@@ -618,7 +618,7 @@ fn memory_frames() -> Vec<Vec<u8>> {
     let put = |kind: u8, is_replicated: u8, block: &[u8], ranks: [u32; 3], bytes: u64| {
         let ranks = ranks.map(u32::to_be_bytes).concat();
         let sum = (u128::MAX - 5).to_be_bytes();
-        [&[1, kind, is_replicated, 0], block, &ranks, &bytes.to_be_bytes(), &sum].concat()
+        [&[1, kind, is_replicated, 0], block, &ranks, &bytes.to_be_bytes(), &sum, &[0; 8]].concat()
     };
     let get = |block: &[u8]| [&[2, 0, 0, 0], block, &[0; 44]].concat();
     let decline = |why: u8| [&[3, why][..], &[0; 78]].concat();
