@@ -25,7 +25,7 @@ use crate::{
 const SECRET: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 /// The port of the first agent, by `--rdzv-conf memory_port`.
 const PORT: u16 = 29_500;
-/// What a frame is filled to.
+/// The length of a frame.
 const FRAME_LEN: usize = 80;
 /// More than a connection takes without a reader.
 const LARGE: u64 = 64 << 20;
@@ -202,7 +202,7 @@ async fn opened(address: SocketAddr, job_uid: &str) -> SecureStream {
     stream
 }
 
-/// Without the secret, nobody gets a byte: not in plain text, not with another secret. With the secret, a process of another job gets only
+/// Without the secret, a process gets no byte, in plain text or with another secret. With the secret, a process of another job gets only
 /// the greeting.
 #[test]
 fn strangers_and_other_jobs_get_nothing() {
@@ -256,7 +256,7 @@ fn strangers_and_other_jobs_get_nothing() {
     assert!(text.contains("10.77.0.3"), "the refusals are logged: {text}");
 }
 
-/// A member that announces 10^18 bytes is disconnected. One that stops to read in the middle of a block is disconnected after 10 s, and
+/// A member that announces 10^18 bytes is disconnected. If it stops to read in the middle of a block it is disconnected after 10 s, and
 /// copies go on meanwhile.
 #[test]
 fn odd_members_do_not_stop_copies() {
@@ -291,7 +291,7 @@ fn odd_members_do_not_stop_copies() {
     victim.assert_unharmed();
 }
 
-/// Hundreds of connections that say nothing take few descriptors of the agent, and do not delay a copy.
+/// Hundreds of connections that send nothing take few descriptors of the agent, and do not delay a copy.
 #[test]
 fn silent_connections_are_bounded() {
     let Some(mut victim) = Victim::new("memsilent", true) else { return };

@@ -48,13 +48,13 @@ pub(crate) struct Process {
     pub(crate) started: Duration,
     /// The times at which it was alive.
     pub(crate) beats: Vec<Duration>,
-    /// What it has loaded from memory; `None` if it was not answered, or does not keep checkpoints in memory.
+    /// The answer to its request for a checkpoint in memory; `None` if there was no request or no answer.
     pub(crate) loaded: Option<Loaded>,
-    /// The steps that it has written to memory, apart from the last word to the agent.
+    /// The steps that it has written to memory, before it told the agent.
     pub(crate) saved: Vec<u64>,
 }
 
-/// What a worker has loaded from memory.
+/// The answer to a worker that loads from memory.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Loaded {
     /// There was nothing.

@@ -263,7 +263,7 @@ fn the_job_heals(history: &History) -> Result<(), String> {
 fn memory_is_of_one_step(history: &History) -> Result<(), String> {
     let rounds = rounds(history);
     for (number, round) in rounds.iter().enumerate() {
-        let mut common: Option<(Option<(u64, bool, &str)>, &Process)> = None;
+        let mut common = None;
         for worker in workers(round) {
             let Some(loaded) = &worker.loaded else { continue };
             let step = match loaded {

@@ -1,4 +1,5 @@
-//! Random sequences of inputs, also of those that no agent, driver or worker should cause.
+//! Gives the keeper random inputs in random order, and checks each effect with a driver that counts the users of buffers. Some inputs are
+//! wrong: unknown transfers, workers that do not exist, absurd sizes.
 
 mod acts;
 
@@ -17,7 +18,7 @@ use crate::some_instant;
 /// The longest time for which a `save` may wait.
 const PATIENCE: Duration = Duration::from_secs(121);
 
-/// What uses a buffer.
+/// A user of a buffer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum User {
     Sum,
@@ -132,11 +133,11 @@ impl Model {
             Act::Asked { worker, ask, is_late } => self.ask(LocalRank(worker), ask, is_late),
             Act::Saved(worker) => {
                 let filling = self.keeper.filling.contains_key(&LocalRank(worker));
-                let own = self.keeper.parts.values().filter_map(|part| {
+                let mut own = self.keeper.parts.values().filter_map(|part| {
                     let block = part.blocks.get(&LocalRank(worker))?;
                     (block.state == BlockState::Filling).then_some((part.id, block.bytes))
                 });
-                if let Some((id, bytes)) = own.last().filter(|_| filling) {
+                if let Some((id, bytes)) = own.next_back().filter(|_| filling) {
                     let ask = Ask::Saved { step: id.checkpoint.step, bytes };
                     self.ask(LocalRank(worker), ask, false);
                 }
@@ -476,7 +477,7 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// Whatever happens, a node keeps no more than it may, uses no buffer for two things, and leaves no `save` without an answer.
+    /// In any order of inputs, a node keeps no more than it may, uses no buffer for two things, and leaves no `save` without an answer.
     #[test]
     fn limits_hold_in_any_order(
         limit in select(vec![0, 350, 1_200, 5_000, u64::MAX]),
