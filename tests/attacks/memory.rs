@@ -94,6 +94,9 @@ impl Victim {
         for (rank, agent) in self.agents.iter_mut().enumerate() {
             agent.prints(&format!("rank={rank} newest={step}"));
         }
+        // Without a copy, the reason is here.
+        let memory = self.status()["memory"].clone();
+        assert_eq!(memory["text"], Value::Null, "{memory}");
     }
 
     fn status(&self) -> Value {
@@ -256,7 +259,7 @@ fn strangers_and_other_jobs_get_nothing() {
     assert!(text.contains("10.77.0.3"), "the refusals are logged: {text}");
 }
 
-/// A member that announces 10^18 bytes is disconnected. If it stops to read in the middle of a block it is disconnected after 10 s, and
+/// A member that announces 10^18 bytes is disconnected. If it stops to read in the middle of a block it is disconnected in the end, and
 /// copies go on meanwhile.
 #[test]
 fn odd_members_do_not_stop_copies() {
