@@ -10,6 +10,7 @@ mod files;
 mod floods;
 mod handshakes;
 mod members;
+mod memory;
 mod middle;
 mod own_keys;
 mod port;

@@ -48,6 +48,21 @@ pub(crate) struct Process {
     pub(crate) started: Duration,
     /// The times at which it was alive.
     pub(crate) beats: Vec<Duration>,
+    /// The answer to its request for a checkpoint in memory; `None` if there was no request or no answer.
+    pub(crate) loaded: Option<Loaded>,
+    /// The steps that it has written to memory, before it told the agent.
+    pub(crate) saved: Vec<u64>,
+}
+
+/// The answer to a worker that loads from memory.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) enum Loaded {
+    /// There was nothing.
+    Nothing,
+    /// A block, with what is written in it; without a rank if it is the same for all.
+    Block { step: u64, rank: Option<u32>, master: String },
+    /// The content is not what a worker has saved for this step.
+    Torn,
 }
 
 /// The values in a worker's environment.
@@ -134,7 +149,24 @@ fn process(node: u32, text: &str) -> Option<Process> {
         environment,
         started: seconds(facts.get("started")?)?,
         beats: beats.lines().filter_map(seconds).collect(),
+        loaded: beats.lines().find_map(loaded),
+        saved: beats
+            .lines()
+            .filter_map(|line| line.strip_prefix("saving=")?.parse().ok())
+            .collect(),
     })
+}
+
+fn loaded(line: &str) -> Option<Loaded> {
+    if line == "loaded=nothing" {
+        return Some(Loaded::Nothing);
+    }
+    let facts = pairs(line);
+    if facts.contains_key("torn") {
+        return Some(Loaded::Torn);
+    }
+    let master = facts.get("master")?.to_string();
+    Some(Loaded::Block { step: number(&facts, "loaded")?, rank: number(&facts, "rank"), master })
 }
 
 /// Returns the admissions in an agent's log.
@@ -181,13 +213,17 @@ mod tests {
     fn workers_files_are_read() {
         let text = "started=10.50 agent=2 kind=worker pid=7 keeper=6 run_id=j rank=3 local_rank=1 \
                     group_rank=2 world_size=4 local_world_size=2 group_world_size=3 \
-                    master=10.77.0.1:4000 restart_count=1 max_restarts=9\n10.51\n10.55\n10.";
+                    master=10.77.0.1:4000 restart_count=1 max_restarts=9\n10.51\n\
+                    loaded=7 rank=3 master=10.77.0.1:3999\n10.55\nsaving=8\nsaving=9\n10.";
         let process = process(5, text).unwrap();
         assert_eq!((process.node, process.agent, process.pid), (5, 2, 7));
         assert_eq!((process.keeper, process.is_worker), (6, true));
         assert_eq!(process.environment.master, "10.77.0.1:4000");
         assert_eq!((process.environment.rank, process.environment.world_size), (3, 4));
         assert_eq!(process.last_seen(), Duration::from_millis(10_550));
+        let master = "10.77.0.1:3999".to_owned();
+        assert_eq!(process.loaded, Some(Loaded::Block { step: 7, rank: Some(3), master }));
+        assert_eq!(process.saved, [8, 9]);
     }
 
     /// Admissions are parsed from the lines that agents log.

@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use ragent_base::secret::{Secret, file};
 use serde_json::Value;
 
 use crate::{
@@ -38,22 +39,33 @@ pub(crate) struct Site {
     network: Option<Network>,
     /// The value of `--rdzv-endpoint`.
     endpoint: String,
+    /// The flags with the credentials of the job.
+    credentials: String,
     /// The sandbox of programs that query the job.
     observer: Sandbox,
 }
 
 impl Site {
     /// Creates a network in which the job has this number of voters.
-    fn new(voters: u32) -> Self {
+    fn new(voters: u32, has_secret: bool) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let observer = Sandbox::new();
+        let credentials = if has_secret {
+            let path = observer.path("secret");
+            let secret = Secret::random().expect("the system has random numbers");
+            file::create(&path, &secret).expect("a fresh folder can be written");
+            format!("--secret-file {}", path.display())
+        } else {
+            String::new()
+        };
         if may_make_networks() {
             let name = format!("chaos{}", NUMBER.fetch_add(1, Ordering::Relaxed));
             let network = Some(Network::new(&name, OBSERVER));
             let hosts: Vec<String> = (1..=voters).map(Network::address).collect();
-            Self { network, endpoint: format!("{}:29400", hosts.join(",")), observer }
+            Self { network, endpoint: format!("{}:29400", hosts.join(",")), credentials, observer }
         } else {
-            Self { network: None, endpoint: format!("127.0.0.1:{}", free_port()), observer }
+            let endpoint = format!("127.0.0.1:{}", free_port());
+            Self { network: None, endpoint, credentials, observer }
         }
     }
 
@@ -64,7 +76,8 @@ impl Site {
 
     /// Returns the status of the job. Null if no coordinator answers.
     pub(crate) fn status(&self) -> Value {
-        let words = format!("status --json --rdzv-endpoint {}", self.endpoint);
+        let Self { endpoint, credentials, .. } = self;
+        let words = format!("status --json --rdzv-endpoint {endpoint} {credentials}");
         let answer = self.ragent(&self.observer, OBSERVER, &words).run().stdout;
         serde_json::from_str(&answer).unwrap_or_default()
     }
@@ -72,7 +85,7 @@ impl Site {
     /// Returns `ragent` with these arguments on a node.
     pub(crate) fn ragent(&self, sandbox: &Sandbox, node: u32, words: &str) -> Start {
         match &self.network {
-            Some(network) => network.ragent(sandbox, node, words),
+            Some(network) => network.named_ragent(sandbox, node, words),
             None => sandbox.ragent(words),
         }
     }
@@ -109,6 +122,8 @@ pub(crate) struct Summary {
     pub(crate) rounds: usize,
     pub(crate) charges: u32,
     pub(crate) standbys: usize,
+    /// Rounds that began from memory.
+    pub(crate) restored: usize,
 }
 
 impl Summary {
@@ -119,6 +134,7 @@ impl Summary {
             rounds: oracle::count_rounds(history),
             charges: charges.max().unwrap_or_default(),
             standbys: history.standbys,
+            restored: oracle::count_restored(history),
         }
     }
 }
@@ -129,7 +145,7 @@ pub(crate) fn run(
     worker: WorkerProgram,
     is_wanted: bool,
 ) -> Result<Summary, Failure> {
-    let site = Site::new(schedule.voters);
+    let site = Site::new(schedule.voters, schedule.has_secret());
     let chronicle = Chronicle::default();
     let nodes = nodes(schedule, worker, &site, &chronicle);
     let newcomers = Newcomers::default();
@@ -187,10 +203,18 @@ fn nodes<'a>(
     site: &'a Site,
     chronicle: &'a Chronicle,
 ) -> Vec<Mutex<Node<'a>>> {
+    // Workers that begin from nothing again and again make no progress.
+    let (script, memory) = if schedule.has_memory() {
+        let script = if schedule.is_replicated() { "chaos.py replicated" } else { "chaos.py own" };
+        (script, "--memory-limit 64MiB --no-progress-limit 0")
+    } else {
+        ("chaos.sh", "")
+    };
     let words = format!(
-        "--rdzv-backend c10d --rdzv-id {} --nnodes {}:{NODES} --max-restarts {MAX_RESTARTS} \
+        "{memory} {} --rdzv-backend c10d --rdzv-id {} --nnodes {}:{NODES} --max-restarts {MAX_RESTARTS} \
          --shutdown-timeout 1 --rdzv-endpoint {} --rdzv-conf \
          join_settle=0.2,last_call_timeout=1,shrink_timeout=0.5,join_timeout=60",
+        site.credentials,
         run_id(schedule),
         schedule.min_nodes,
         site.endpoint
@@ -199,7 +223,13 @@ fn nodes<'a>(
         // The only endpoint is always that of node 1.
         let is_host =
             if site.is_elected() { String::new() } else { format!(",is_host={}", number == 1) };
-        Mutex::new(Node::new(number, site, (plan, worker), &(words.clone() + &is_host), chronicle))
+        Mutex::new(Node::new(
+            number,
+            site,
+            (plan, worker),
+            (script, &(words.clone() + &is_host)),
+            chronicle,
+        ))
     };
     (1..).zip(&schedule.plans).map(node).collect()
 }

@@ -3,9 +3,12 @@
 //! - Agents, keepers and workers are killed, frozen and asked to leave. Links are cut, and nodes join.
 //! - In half of the jobs, three or five nodes elect the coordinator. There, the hosts of the leader, of one voter after another, and any
 //!   host with its state are lost as well. The agent of another node may be started at that moment.
+//! - In half of the jobs, the workers keep checkpoints in memory. In half of them, the agents share a secret, so that copies of these cross
+//!   the network.
 //! - The workers record their environment and when they were alive. The rules of `docs/rendezvous.md` are checked on these records.
 //!
-//! With `WORKER=python` the workers are started from standbys, and a run in which none was used fails.
+//! With `WORKER=python` the workers are started from standbys, and a run in which none was used fails. So does a run of several jobs in which
+//! no round began from memory.
 //!
 //! `SEED` runs one seed. `CHAOS_SECONDS` runs one seed after the other for that time. Both together repeat the same seed. It determines the
 //! faults, but not the speed of the machine.
@@ -52,21 +55,21 @@ fn given(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Runs the job of a seed. Returns the number of standbys used, or the broken rules as an error.
+/// Runs the job of a seed. Returns its events, or the broken rules as an error.
 #[expect(clippy::print_stderr, reason = "a long run reports its progress")]
-fn run(seed: u64, worker: WorkerProgram) -> Result<usize, String> {
+fn run(seed: u64, worker: WorkerProgram) -> Result<job::Summary, String> {
     let schedule = Schedule::new(seed, SPAN);
     let is_wanted = given("SEED").is_some();
     let summary = catch_unwind(AssertUnwindSafe(|| job::run(&schedule, worker, is_wanted)));
     let summary = summary.map_err(|panic| format!("{}\n{schedule}", words(&*panic)));
     let summary = summary?.map_err(|failure| failure.to_string())?;
-    let job::Summary { processes, rounds, charges, standbys } = summary;
+    let job::Summary { processes, rounds, charges, standbys, restored } = &summary;
     let voters = schedule.voters;
     eprintln!(
         "seed {seed}: {voters} endpoint(s), {processes} processes in {rounds} rounds, {charges} failures charged, \
-         {standbys} standbys used"
+         {standbys} standbys used, {restored} rounds from memory"
     );
-    Ok(standbys)
+    Ok(summary)
 }
 
 fn words(panic: &(dyn Any + Send)) -> &str {
@@ -78,7 +81,7 @@ fn words(panic: &(dyn Any + Send)) -> &str {
 #[test]
 fn no_fault_breaks_a_rule() {
     let worker = WorkerProgram::selected();
-    if worker == WorkerProgram::Python && !support::is_there("python3") {
+    if !support::is_there("python3") {
         return;
     }
     let (seed, seconds) = (given("SEED"), given("CHAOS_SECONDS"));
@@ -91,7 +94,7 @@ fn no_fault_breaks_a_rule() {
     let first = seconds.map_or(1, |_| RandomState::new().hash_one(()) % 1_000_000_000);
     let end = seconds.map(|seconds| history::now() + Duration::from_secs(seconds));
     let next = AtomicU64::new(0);
-    let standbys = AtomicUsize::new(0);
+    let (standbys, restored) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let broken = Mutex::new(Vec::new());
     let lane = || {
         while end.is_none_or(|end| history::now() < end) {
@@ -100,8 +103,9 @@ fn no_fault_breaks_a_rule() {
                 return;
             }
             match run(seed.unwrap_or(first + number), worker) {
-                Ok(used) => {
-                    standbys.fetch_add(used, Ordering::Relaxed);
+                Ok(summary) => {
+                    standbys.fetch_add(summary.standbys, Ordering::Relaxed);
+                    restored.fetch_add(summary.restored, Ordering::Relaxed);
                 }
                 Err(why) => broken.lock().unwrap().push(why),
             }
@@ -114,6 +118,7 @@ fn no_fault_breaks_a_rule() {
     });
     let broken = broken.into_inner().unwrap();
     assert!(broken.is_empty(), "\n{}", broken.join("\n\n"));
+    assert!(runs < SEEDS || restored.into_inner() > 0, "no round has begun from memory");
     let standbys = standbys.into_inner();
     assert_eq!(standbys > 0, worker == WorkerProgram::Python, "{standbys} standbys were used");
 }

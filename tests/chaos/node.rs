@@ -79,12 +79,12 @@ impl Newcomers {
 }
 
 impl<'a> Node<'a> {
-    /// A node whose agent is not started yet. `words` are the flags of all nodes.
+    /// A node whose agent is not started yet. `script` is the worker, and `words` are the flags of all nodes.
     pub(crate) fn new(
         number: u32,
         site: &'a Site,
         (plan, worker): (&'a Plan, WorkerProgram),
-        words: &str,
+        (script, words): (&str, &str),
         chronicle: &'a Chronicle,
     ) -> Self {
         let sandbox = Sandbox::new();
@@ -92,7 +92,7 @@ impl<'a> Node<'a> {
         unistd::mkfifo(&sandbox.path("never"), Mode::S_IRWXU).expect("a fresh folder takes a pipe");
         let Plan { workers, manner, .. } = plan;
         let words = worker.translate(&format!(
-            "{words} --nproc-per-node {workers} --no-python chaos.sh {}",
+            "{words} --nproc-per-node {workers} --no-python {script} {}",
             manner.word()
         ));
         Self {

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use crate::history::{Death, History, Process, Whose, WorkerEnvironment};
+use crate::history::{Death, History, Loaded, Process, Whose, WorkerEnvironment};
 
 /// The time that a machine needs to kill its processes after it was frozen: the documented limit of the lease.
 const SLIVER: Duration = Duration::from_millis(100);
@@ -16,7 +16,7 @@ const DYING: Duration = Duration::from_secs(1);
 type Rule = fn(&History) -> Result<(), String>;
 
 /// The rules, by name.
-const RULES: [(&str, Rule); 9] = [
+const RULES: [(&str, Rule); 10] = [
     ("1, ranks are dense", ranks_are_dense),
     ("1, all members have the same round", members_have_the_same_round),
     ("2 and 5, no two rounds run at once", no_two_rounds_run_at_once),
@@ -26,6 +26,7 @@ const RULES: [(&str, Rule); 9] = [
     ("7, restarts are bounded and never forgotten", restarts_are_bounded),
     ("8, the job heals", the_job_heals),
     ("workers have the job's name", the_job_has_its_name),
+    ("memory is of one step of one round", memory_is_of_one_step),
 ];
 
 /// Returns every broken rule, with the reason.
@@ -257,6 +258,51 @@ fn the_job_heals(history: &History) -> Result<(), String> {
     check(history.complaints.is_empty(), || history.complaints.join("; "))
 }
 
+/// All workers of a round that load from memory get the same step, each its own block, as it was saved. All ranks of one earlier round have
+/// saved that step; if it is the same for all, one of them.
+fn memory_is_of_one_step(history: &History) -> Result<(), String> {
+    let rounds = rounds(history);
+    for (number, round) in rounds.iter().enumerate() {
+        let mut common = None;
+        for worker in workers(round) {
+            let Some(loaded) = &worker.loaded else { continue };
+            let step = match loaded {
+                Loaded::Nothing => None,
+                Loaded::Torn => return Err(format!("{} has loaded torn content", name(worker))),
+                Loaded::Block { step, rank, master } => {
+                    check(rank.is_none_or(|rank| rank == worker.environment.rank), || {
+                        format!("{} has loaded the block of rank {rank:?}", name(worker))
+                    })?;
+                    Some((*step, rank.is_none(), master.as_str()))
+                }
+            };
+            let (known, other) = common.get_or_insert((step, worker));
+            check(*known == step, || {
+                format!("{} has loaded {step:?}, and {} {known:?}", name(worker), name(other))
+            })?;
+        }
+        let Some((Some((step, is_replicated, master)), worker)) = common else { continue };
+        let of_master = |round: &&Round<'_>| round[0].environment.master == master;
+        let have_saved = |round: &Round<'_>| {
+            let savers = workers(round).into_iter().filter(|saver| saver.saved.contains(&step));
+            let ranks: BTreeSet<u32> = savers.map(|saver| saver.environment.rank).collect();
+            let needed = if is_replicated { 1 } else { round[0].environment.world_size };
+            ranks.len() >= needed as usize
+        };
+        check(rounds[..number].iter().filter(of_master).any(have_saved), || {
+            format!("{} has loaded step {step} of {master}, which was not whole", name(worker))
+        })?;
+    }
+    Ok(())
+}
+
+/// The number of rounds whose workers have loaded a step from memory.
+pub(crate) fn count_restored(history: &History) -> usize {
+    let has_loaded =
+        |round: &Round<'_>| round.iter().any(|p| matches!(p.loaded, Some(Loaded::Block { .. })));
+    rounds(history).iter().filter(|round| has_loaded(round)).count()
+}
+
 /// All workers get the run id of the job.
 fn the_job_has_its_name(history: &History) -> Result<(), String> {
     let names: BTreeSet<&str> =
@@ -296,6 +342,8 @@ mod tests {
             environment,
             started: ms(from),
             beats: vec![ms(from + 10), ms(to)],
+            loaded: None,
+            saved: Vec::new(),
         }
     }
 
@@ -350,6 +398,7 @@ mod tests {
     const SIZE: &str = "4, no round is too small or too large";
     const ORPHANS: &str = "6, nothing outlives its agent";
     const RESTARTS: &str = "7, restarts are bounded and never forgotten";
+    const MEMORY: &str = "memory is of one step of one round";
 
     /// A correct history breaks no rule. A round that has started only in part breaks none either.
     #[test]
@@ -357,6 +406,52 @@ mod tests {
         assert_eq!(broken(|_| {}), [""; 0]);
         assert_eq!(broken(|h| drop(h.processes.remove(3))), [""; 0]);
         assert_eq!(broken(|h| h.processes.clear()), [""; 0]);
+    }
+
+    /// A third round of two workers, which have loaded step 5 of the first one.
+    fn restored(change: impl FnOnce(&mut [Process])) -> Vec<String> {
+        let mut processes = good().processes;
+        processes.extend([worker(3, 0, 2, 4_000, 5_000), worker(3, 1, 2, 4_000, 5_000)]);
+        // The first one of its node has died.
+        processes[6].agent = 2;
+        for (rank, index) in [(0, 6), (1, 7)] {
+            processes[rank as usize].saved = vec![4, 5, 6];
+            let master = "10.77.0.1:4001".to_owned();
+            processes[index].loaded = Some(Loaded::Block { step: 5, rank: Some(rank), master });
+        }
+        change(&mut processes);
+        broken(|history| history.processes = processes)
+    }
+
+    /// A step that not all ranks have saved, another one for each worker, the block of another rank, and torn content break the rule.
+    #[test]
+    fn wrong_memory_is_noticed() {
+        assert_eq!(restored(|_| {}), [""; 0]);
+        assert_eq!(restored(|p| p[6].loaded = None), [""; 0]);
+        assert_eq!(restored(|p| p[6].loaded = Some(Loaded::Nothing)), [MEMORY]);
+        assert_eq!(restored(|p| p[6].loaded = Some(Loaded::Torn)), [MEMORY]);
+        assert_eq!(restored(|p| p[1].saved = vec![4, 6]), [MEMORY]);
+        assert_eq!(restored(|p| p[6].loaded = p[7].loaded.clone()), [MEMORY]);
+        let replicate = |p: &mut [Process]| {
+            for process in &mut p[6..] {
+                let Some(Loaded::Block { rank, .. }) = &mut process.loaded else { panic!() };
+                *rank = None;
+            }
+            p[1].saved.clear();
+        };
+        assert_eq!(restored(replicate), [""; 0]);
+        let change = |p: &mut [Process], number: u64| {
+            let Some(Loaded::Block { step, .. }) = &mut p[7].loaded else { panic!() };
+            *step = number;
+        };
+        assert_eq!(restored(|p| change(p, 6)), [MEMORY]);
+        let change = |p: &mut [Process]| {
+            for process in &mut p[6..] {
+                let Some(Loaded::Block { master, .. }) = &mut process.loaded else { panic!() };
+                *master = "10.77.0.1:4002".to_owned();
+            }
+        };
+        assert_eq!(restored(change), [MEMORY]);
     }
 
     #[test]

@@ -313,10 +313,30 @@ impl Schedule {
     }
 }
 
+impl Schedule {
+    /// Returns true if the workers keep checkpoints in memory.
+    pub(crate) fn has_memory(&self) -> bool {
+        self.seed % 2 == 1
+    }
+
+    /// Returns true if what they keep is the same on all nodes, so that any of them can go on.
+    pub(crate) fn is_replicated(&self) -> bool {
+        self.seed % 8 > 4
+    }
+
+    /// Returns true if the agents share a secret.
+    pub(crate) fn has_secret(&self) -> bool {
+        matches!(self.seed % 4, 1 | 2)
+    }
+}
+
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, min_nodes, voters, ending, .. } = self;
-        writeln!(f, "seed {seed}, --nnodes {min_nodes}:{NODES}, {voters} endpoint(s), {ending:?}")?;
+        write!(f, "seed {seed}, --nnodes {min_nodes}:{NODES}, {voters} endpoint(s), {ending:?}")?;
+        let (memory, replicated) = (self.has_memory(), self.is_replicated());
+        let secret = self.has_secret();
+        writeln!(f, ", memory: {memory}, replicated: {replicated}, secret: {secret}")?;
         for (node, plan) in (1..).zip(&self.plans) {
             let Plan { workers, manner, joins, is_newcomer, faults } = plan;
             let joins = if *is_newcomer {
@@ -409,6 +429,11 @@ mod tests {
         for voters in [1, 3, 5] {
             assert!(schedules.iter().any(|schedule| schedule.voters == voters));
         }
+        let has = |memory, secret| {
+            schedules.iter().any(|s| s.has_memory() == memory && s.has_secret() == secret)
+        };
+        assert!(schedules.iter().any(|s| s.has_memory() && s.is_replicated()));
+        assert!(has(true, true) && has(true, false) && has(false, true) && has(false, false));
         for ending in [Ending::Leave, Ending::Success] {
             assert!(schedules.iter().any(|schedule| schedule.ending == ending));
         }

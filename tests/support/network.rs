@@ -72,6 +72,13 @@ impl Network {
         words.split_ascii_whitespace().fold(start, Start::arg)
     }
 
+    /// Like [`Self::ragent`], on a node with a host name of its own, which no other process notices.
+    pub fn named_ragent(&self, sandbox: &Sandbox, node: u32, words: &str) -> Start {
+        let name = format!("hostname node{node} && exec \"$0\" \"$@\"");
+        let first = format!("exec unshare -u bash -c '{name}' \"$0\" \"$@\"");
+        self.ragent_after(sandbox, node, &first, words)
+    }
+
     /// Returns a program that is to run on a node.
     pub fn program(&self, sandbox: &Sandbox, node: u32, path: &str) -> Start {
         let ip = ThisHost.find_program("ip".as_ref()).expect("tests without it are skipped");

@@ -17,6 +17,8 @@ mod report;
 mod restoring;
 mod saving;
 #[cfg(test)]
+mod sequences;
+#[cfg(test)]
 mod tests;
 
 use std::{
@@ -411,11 +413,11 @@ impl PartKeeper {
         Room { limit: self.settings.limit, available }
     }
 
-    /// Returns the number of checkpoints of its own that this node keeps or is filling.
+    /// Returns the checkpoints of its own that this node keeps, is filling, or is fetching.
     fn own_checkpoints(&self) -> BTreeSet<CheckpointId> {
         let round = self.round.as_ref();
         let own = self.parts.values().filter(|part| part.place(round) == PartPlace::Own);
-        own.map(|part| part.id.checkpoint).collect()
+        own.map(|part| part.id.checkpoint).chain(self.fetched_checkpoint()).collect()
     }
 
     fn begin_transfer(&mut self, transfer: Transfer) -> TransferId {

@@ -23,12 +23,13 @@ use ragent_rendezvous::{
     },
     known_job::KnownJob,
     message::{
-        FromNode, JobResult, NodeReport, NodeState, Outcome, Registration, StepProgress,
+        FromNode, JobResult, NodeReport, NodeState, Outcome, Registration, STEP_MAX, StepProgress,
         StepSource, WorkerEnd, WorkerFailure,
     },
     settings::{HostMember, HostTally, JobState},
 };
 use rustls::pki_types::ServerName;
+use sha2::{Digest as _, Sha256};
 
 use super::{agent_file, death_notice, pki, state_file, tests::CORPUS};
 
@@ -47,6 +48,8 @@ fn seeds_are_written() {
     write("agent_file", agent_files());
     write("launch_frames", launch_frames());
     write("hostfile", texts(HOSTFILES));
+    write("memory_frames", memory_frames());
+    write("memory_requests", texts(MEMORY_REQUESTS));
     write("node_list", texts(NODE_LISTS));
 }
 
@@ -602,6 +605,61 @@ fn launch_frames() -> Vec<Vec<u8>> {
     }
     seeds
 }
+
+fn memory_frames() -> Vec<Vec<u8>> {
+    let greeting = |version: u32, uid: &str| {
+        let digest = Sha256::digest(uid.as_bytes());
+        [b"ragent\0m", &version.to_be_bytes()[..], &[0; 20], &digest].concat()
+    };
+    let block = |step: u64, node: u32, worker: u32| {
+        let round = [1_u64.to_be_bytes(), 7_u64.to_be_bytes()].concat();
+        [&round[..], &step.to_be_bytes(), &node.to_be_bytes(), &worker.to_be_bytes()].concat()
+    };
+    let put = |kind: u8, is_replicated: u8, block: &[u8], ranks: [u32; 3], bytes: u64| {
+        let ranks = ranks.map(u32::to_be_bytes).concat();
+        let sum = (u128::MAX - 5).to_be_bytes();
+        [&[1, kind, is_replicated, 0], block, &ranks, &bytes.to_be_bytes(), &sum, &[0; 8]].concat()
+    };
+    let get = |block: &[u8]| [&[2, 0, 0, 0], block, &[0; 44]].concat();
+    let decline = |why: u8| [&[3, why][..], &[0; 78]].concat();
+    let frames = [
+        put(1, 0, &block(120, 1, 3), [4, 8, 8], 7_600_000_000),
+        put(2, 1, &block(0, 0, 0), [1, 0, 1], 1),
+        put(1, 0, &block(STEP_MAX, 9_999, 1023), [10_000, 0, 1024], 1 << 48),
+        put(1, 0, &block(120, 1, 3), [4, 8, 8], 10_u64.pow(18)),
+        put(1, 0, &block(STEP_MAX + 1, 1, 3), [4, 8, 8], 5),
+        put(1, 0, &block(1, 4, 3), [4, 8, 8], 5),
+        put(1, 0, &block(1, 1, 8), [4, u32::MAX, 8], 5),
+        get(&block(120, 1, 3)),
+        get(&block(120, u32::MAX, u32::MAX)),
+        decline(1),
+        decline(4),
+        decline(0),
+    ];
+    let mut seeds: Vec<Vec<u8>> = frames.iter().map(|frame| with(1, frame)).collect();
+    seeds.push(with(1, frames.concat()));
+    seeds.extend(
+        [greeting(1, job::UID), greeting(2, job::UID), greeting(1, "other")].map(|g| with(0, g)),
+    );
+    seeds
+}
+
+const MEMORY_REQUESTS: &[&str] = &[
+    r#"{"ask":"buffer","step":120,"bytes":7600000000,"kind":"state","replicated":false}"#,
+    r#"{"ask":"buffer","step":0,"bytes":1,"kind":"dcp","replicated":true}"#,
+    r#"{"ask":"buffer","step":1,"bytes":1000000000000000000,"kind":"state","replicated":false}"#,
+    r#"{"ask":"saved","step":9007199254740991,"bytes":5}"#,
+    r#"{"ask":"saved","step":9007199254740992,"bytes":5}"#,
+    r#"{"ask":"saved","step":-1,"bytes":1.5}"#,
+    r#"{"ask":"load","kind":"state"}"#,
+    r#"{"ask":"load","kind":"pickle"}"#,
+    r#"{"ask":"newest","ask":"newest"}"#,
+    r#"{"ask":"newest","step":{"a":[[[[]]]]}}"#,
+    r#"{"ask":"unusable","step":120,"reason":"\u001b[2J it \ud83d\ude00 has other parameters"}"#,
+    r#" {"reason":"\ud800","step":1,"ask":"unusable"} "#,
+    r#"["newest"]"#,
+    "",
+];
 
 const HOSTFILES: &[&str] = &[
     "node1\nnode2 slots=8\nnode3:4\n",

@@ -16,6 +16,8 @@
 //! | [`agent_file`] | the agent_file of an agent | only a running agent is listed, and the log has no secret |
 //! | [`launch_frames`] | cuts, then a stream | the same messages however it is cut, and each is decoded again from its own encoding |
 //! | [`hostfile`] | a list of hosts | hosts are distinct and no options of ssh; the list survives writing |
+//! | [`memory_frames`] | a greeting or frames of another agent, about checkpoints in memory | the same encoding; numbers within limits |
+//! | [`memory_requests`] | a request of a worker about them | the same; answers fit into a packet |
 //! | [`node_list`] | a compressed list | its names and counts are bounded, and the expanded list has the same names |
 //!
 //! They are compiled into the crate, since they check parts that are not public: some of them in the module of that
@@ -44,4 +46,7 @@ pub use self::{
     registration::registration, secret_file::secret_file, state_file::state_file,
 };
 pub use crate::commands::ssh::fuzzing::{hostfile, launch_frames};
-pub use ragent_node::endpoint::search::fuzzing::datagram;
+pub use ragent_node::{
+    endpoint::search::fuzzing::datagram,
+    memory::fuzzing::{memory_frames, memory_requests},
+};

@@ -56,5 +56,7 @@ targets! {
     agent_file: FILES,
     launch_frames: 1,
     hostfile: 1,
+    memory_frames: 1,
+    memory_requests: 1,
     node_list: 1,
 }

@@ -33,6 +33,8 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
+#[cfg(any(test, feature = "testing"))]
+pub use self::transport::fuzzing;
 pub(crate) use self::worker_sockets::path as socket_path;
 use self::{
     buffers::Buffers,

@@ -8,7 +8,7 @@ use std::{
 
 use ragent_rendezvous::{
     ids::LocalRank,
-    message::{MemoryKind, MemoryPlan, MemoryUnusable, SOURCES_MAX, UnusableReason},
+    message::{CheckpointId, MemoryKind, MemoryPlan, MemoryUnusable, SOURCES_MAX, UnusableReason},
 };
 
 use super::{
@@ -89,6 +89,12 @@ impl PartKeeper {
 
     fn plan(&self) -> Option<&MemoryPlan> {
         self.round.as_ref()?.plan.as_ref()
+    }
+
+    /// Returns the checkpoint of the round if its part is still being fetched.
+    pub(super) fn fetched_checkpoint(&self) -> Option<CheckpointId> {
+        let plan = self.plan().filter(|_| self.restore.state == State::Fetching)?;
+        Some(plan.checkpoint)
     }
 
     /// Notes if a block of the part is as it was saved.

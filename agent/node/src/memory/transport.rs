@@ -6,6 +6,9 @@
 
 mod block;
 mod frames;
+#[cfg(any(test, feature = "testing"))]
+#[path = "../../../fuzz/src/memory.rs"]
+pub mod fuzzing;
 mod incoming;
 mod outgoing;
 mod places;
