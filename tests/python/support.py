@@ -366,6 +366,9 @@ class AgentOfMemory:
         answer = {"step": held["step"], "bytes": held["bytes"], "replicated": held["replicated"]}
         return answer, [os.open(f"/proc/self/fd/{held['descriptor']}", os.O_RDONLY)]
 
+    def _loaded(self, ask):
+        return {"noted": True}, []
+
     def _newest(self, ask):
         return {"step": max((held["step"] for held in self.held.values()), default=None)}, []
 

@@ -77,7 +77,8 @@ pub struct PartKeeper {
     /// The times for which the newest calls of `save` have stopped a worker.
     costs: VecDeque<Duration>,
     left: MemoryLeft,
-    is_short: bool,
+    /// The seconds for which workers may have needed more memory than there is.
+    short_for: u32,
     is_watching: bool,
     /// True if this job uses memory, so that the coordinator receives reports.
     is_used: bool,
@@ -122,6 +123,9 @@ const OWN_MAX: usize = 2;
 const OTHERS_MAX: usize = 3;
 /// The number of checkpoints of its ward that it keeps.
 const WARD_MAX: usize = 2;
+/// The seconds until all parts are freed, because workers may need the memory. What was freed at first is not back at once:
+/// the kernel needs a tenth of a second for a GiB.
+const SHORT_MAX: u32 = 3;
 /// The number of blocks that are sent or fetched at once. Other agents refuse more.
 const TRANSFERS_MAX: usize = 4;
 
@@ -149,7 +153,7 @@ impl PartKeeper {
             unusable: None,
             costs: VecDeque::new(),
             left,
-            is_short: false,
+            short_for: 0,
             is_watching: false,
             is_used,
             reported: None,
@@ -263,6 +267,15 @@ impl PartKeeper {
                 self.buffers.unhold(buffer);
                 self.handle_summed(buffer, sum);
             }
+            Input::NotOpened { round, why } => {
+                if self.is_running(round) {
+                    let host = self.settings.host_name.clone();
+                    self.turn_all_off(&format!("{host} has no sockets for its workers: {why}"));
+                    // The ranks of other nodes may load it.
+                    self.refuse_plan_without_memory();
+                }
+            }
+            Input::Made(buffer) => self.buffers.note_made(buffer),
             Input::NotMade { buffer, why } => self.handle_not_made(buffer, &why),
             Input::Incoming { transfer, header, left } => {
                 self.left = left;
@@ -385,7 +398,7 @@ impl PartKeeper {
     /// Frees parts if workers may need the memory: first those of other nodes, and then all.
     fn review_memory(&mut self) {
         if self.left.available >= self.settings.reserve {
-            self.is_short = false;
+            self.short_for = 0;
             return;
         }
         self.buffers.drop_idle(&mut self.effects);
@@ -393,10 +406,11 @@ impl PartKeeper {
         let is_foreign = |part: &&KeptPart| part.place(round) != PartPlace::Own;
         let foreign: Vec<PartId> =
             self.parts.values().filter(is_foreign).map(|part| part.id).collect();
-        if !mem::replace(&mut self.is_short, true) && !foreign.is_empty() {
+        self.short_for += 1;
+        if !foreign.is_empty() {
             foreign.into_iter().for_each(|part| self.drop_part(part));
             self.obstacle = Some(fitted(&format!("copies were dropped: {}", self.shortage())));
-        } else if !self.parts.is_empty() {
+        } else if self.short_for >= SHORT_MAX && !self.parts.is_empty() {
             let shortage = self.shortage();
             self.turn_all_off(&shortage);
         }

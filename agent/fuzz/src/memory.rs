@@ -101,6 +101,7 @@ pub fn memory_requests(input: &[u8]) {
             json!({"ask": "saved", "step": step, "bytes": bytes})
         }
         Ask::Load { kind } => json!({"ask": "load", "kind": name(*kind)}),
+        Ask::Loaded => json!({"ask": "loaded"}),
         Ask::Newest => json!({"ask": "newest"}),
         Ask::Unusable { step, reason } => {
             check_numbers(*step, 1);
@@ -133,6 +134,7 @@ fn answers(ask: &Ask) -> Vec<Answer> {
         ],
         Ask::Saved { step, .. } => vec![Answer::Taken, Answer::Newest(Some(step))],
         Ask::Load { .. } => vec![Answer::Nothing],
+        Ask::Loaded => vec![Answer::Noted],
         Ask::Newest => vec![Answer::Newest(None)],
         Ask::Unusable { ref reason, .. } => {
             vec![Answer::Noted, Answer::Refused(reason.repeat(100))]

@@ -230,6 +230,7 @@ impl MemoryService {
                 Some(Input::WorkerGone { round, worker })
             }
             Event::Summed { buffer, sum } => Some(Input::Summed { buffer, sum }),
+            Event::Made(buffer) => Some(Input::Made(buffer)),
             Event::NotMade { buffer, why, reply } => {
                 self.drop_buffer(buffer);
                 if let Some(reply) = reply {
@@ -273,13 +274,21 @@ impl MemoryService {
 
     fn open_sockets(&mut self, round: RoundId, workers: u32) {
         self.close_sockets();
-        if self.folder.is_none() {
-            self.folder = SocketFolder::make(&self.socket_dir).inspect_err(warn_of_sockets).ok();
+        let opened = self.try_to_open_sockets(round, workers);
+        if let Err(error) = opened {
+            warn_of_sockets(&error);
+            self.failed.push_back(Input::NotOpened { round, why: error.to_string() });
         }
-        let Some(folder) = &self.folder else { return };
-        self.sockets = WorkerSockets::open(folder.path(), round, workers, &self.events)
-            .inspect_err(warn_of_sockets)
-            .ok();
+    }
+
+    fn try_to_open_sockets(&mut self, round: RoundId, workers: u32) -> io::Result<()> {
+        let folder = match self.folder.take() {
+            Some(folder) => folder,
+            None => SocketFolder::make(&self.socket_dir)?,
+        };
+        let folder = self.folder.insert(folder);
+        self.sockets = Some(WorkerSockets::open(folder.path(), round, workers, &self.events)?);
+        Ok(())
     }
 
     fn close_sockets(&mut self) {
@@ -318,6 +327,9 @@ impl MemoryService {
             };
             match descriptor {
                 Ok(descriptor) => {
+                    if is_written {
+                        let _ = events.blocking_send(Event::Made(buffer));
+                    }
                     let _ = reply.send(Reply { packet, descriptor: Some(descriptor) });
                 }
                 Err(why) if is_written => {
@@ -356,8 +368,8 @@ impl MemoryService {
         let Some(file) = self.buffers.remove(buffer) else { return };
         // The kernel needs a tenth of a second to free a GiB.
         match &self.working {
-            Some((threads, _)) => drop(threads.handle.spawn_blocking(move || drop(file))),
-            None => drop(file),
+            Some((threads, _)) => drop(threads.handle.spawn_blocking(move || file.give_back())),
+            None => file.give_back(),
         }
     }
 

@@ -91,6 +91,32 @@ class Mapping:
         self._views = None
 
 
+class BusyError(RuntimeError):
+    """A signal handler has called this module while the same thread waits in it."""
+
+
+class _Lock:
+    """A lock that its own thread does not wait for: it would wait for ever."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._owner: Optional[int] = None
+
+    def is_own(self) -> bool:
+        """Returns true if this thread holds it, and a signal handler has interrupted it."""
+        return self._owner == threading.get_ident()
+
+    def __enter__(self) -> None:
+        if self.is_own():
+            raise BusyError("failed to ask for memory: a signal handler has interrupted another request; save in the training loop")
+        self._lock.acquire()
+        self._owner = threading.get_ident()
+
+    def __exit__(self, *_: Any) -> None:
+        self._owner = None
+        self._lock.release()
+
+
 class Client:
     """The connection of this process to its agent."""
 
@@ -98,7 +124,7 @@ class Client:
         self.path = path
         self.is_off = False
         self._socket: Optional[socket.socket] = None
-        self._lock = threading.Lock()
+        self._lock = _Lock()
         self._mappings: List[Mapping] = []
         self._warned: Set[str] = set()
 
@@ -152,6 +178,12 @@ class Client:
             # step than all others.
             answer, descriptor = self._ask({"ask": "load", "kind": kind}, patience=None)
             step = answer.get("step")
+            if "step" not in answer:
+                _close(descriptor)
+                # Other ranks may have loaded a step, so this one must not begin from disk.
+                raise DamagedError(
+                    f"failed to ask the agent for the checkpoint in memory at `{self.path}`; another start may load it"
+                )
             if not isinstance(step, int):
                 _close(descriptor)
                 return None
@@ -165,8 +197,16 @@ class Client:
         self.unusable(step, damage)
         raise damage
 
+    def loaded(self) -> None:
+        """Reports that this process reads no more of what it was given."""
+        with self._lock:
+            _, descriptor = self._ask({"ask": "loaded"})
+            _close(descriptor)
+
     def newest(self) -> Optional[int]:
         """Returns the newest step that is whole."""
+        if self._lock.is_own():
+            return None
         with self._lock:
             answer, descriptor = self._ask({"ask": "newest"})
             _close(descriptor)
@@ -203,6 +243,9 @@ class Client:
             self._close()
             raise
         why = answer.get("refused")
+        if why is not None and request["ask"] == "buffer":
+            # The agent has freed what it kept, and mappings would keep the memory.
+            self._release()
         if why is not None and why not in self._warned:
             self._warned.add(str(why))
             _warn(f"failed to save a checkpoint in memory: {why}; training goes on without it")
@@ -242,16 +285,25 @@ class Client:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+        self._release()
+
+    def _release(self) -> None:
         for mapping in self._mappings:
             mapping.release()
         self._mappings.clear()
 
 
 _client: Optional[Client] = None
+# Held from the request for a buffer to the report that it is filled.
+save_lock = _Lock()
 
 
-def client() -> Optional[Client]:
-    """Returns the connection to the agent. `None` if there is no agent, memory is off, or this process was forked."""
+def client(loads: bool = False) -> Optional[Client]:
+    """Returns the connection to the agent. `None` if there is no agent, memory is off, or this process was forked.
+
+    If the process `loads` and its connection has broken, raises `DamagedError`: other ranks may load a step, so this one must
+    not begin from disk.
+    """
     global _client
     # A process that imports modules before it becomes a worker has the variable only then.
     path = _get("RAGENT_MEMORY_SOCKET")
@@ -259,6 +311,8 @@ def client() -> Optional[Client]:
         return None
     if _client is None or _client.path != path:
         _client = Client(path)
+    if _client.is_off and loads:
+        raise DamagedError(f"failed to ask the agent for the checkpoint in memory: the connection to `{path}` has broken")
     return None if _client.is_off else _client
 
 

@@ -141,21 +141,22 @@ class MemoryWriter(_Writer):  # type: ignore[misc]
             },
             pickle.HIGHEST_PROTOCOL,
         )
-        mapping = client.buffer(self.step, layout.end + len(objects), "dcp", False)
-        if mapping is None:
-            return False
-        views = mapping.views_of(layout)
-        pairs: List[Tuple[Any, Any]] = []
-        for view, item in zip(views, tensors):
-            # A planner may make it only now.
-            source = planner.resolve_data(item).detach()
-            if source.is_cuda:
-                mapping.register()
-                pairs.append((view, source))
-            else:
-                copy([(view, source)])
-        copy(pairs)
-        return client.saved(self.step, layout.write(mapping.memory, objects))
+        with _memory_client.save_lock:
+            mapping = client.buffer(self.step, layout.end + len(objects), "dcp", False)
+            if mapping is None:
+                return False
+            views = mapping.views_of(layout)
+            pairs: List[Tuple[Any, Any]] = []
+            for view, item in zip(views, tensors):
+                # A planner may make it only now.
+                source = planner.resolve_data(item).detach()
+                if source.is_cuda:
+                    mapping.register()
+                    pairs.append((view, source))
+                else:
+                    copy([(view, source)])
+            copy(pairs)
+            return client.saved(self.step, layout.write(mapping.memory, objects))
 
 
 class MemoryReader(_Reader):  # type: ignore[misc]
@@ -179,7 +180,7 @@ class MemoryReader(_Reader):  # type: ignore[misc]
         self._open()
 
     def _open(self) -> None:
-        client = _memory_client.client()
+        client = _memory_client.client(loads=True)
         found = None if client is None else client.load("dcp")
         if client is None or found is None:
             return
@@ -240,6 +241,8 @@ class MemoryReader(_Reader):  # type: ignore[misc]
             raise
         finally:
             self._content = self._objects = None
+        if client is not None:
+            client.loaded()
         done: Any = torch.futures.Future()
         done.set_result(None)
         return done

@@ -114,6 +114,14 @@ class Collected:
         return pickle.dumps(blobs, pickle.HIGHEST_PROTOCOL)
 
 
+def _here(place: str) -> str:
+    """Returns the device for a tensor that was at `place`: the current one of the same kind.
+
+    The block of a replicated state is from local rank 0, and would fill its device for all ranks of the node.
+    """
+    return place.partition(":")[0]
+
+
 class Restored:
     """A checkpoint that fits the script's state. Nothing of this state was changed yet."""
 
@@ -209,7 +217,7 @@ class Restored:
             if number is None:
                 raise DamagedError(f"`{recipe}` is not in the table")
             view = self._content.tensors[number]
-            device = self._content.entries[number].get("place", "cpu")
+            device = _here(self._content.entries[number].get("place", "cpu"))
             tensor = torch.empty_strided(view.shape, view.stride(), dtype=view.dtype, device=device)
             self._pairs.append((tensor, view))
             return tensor

@@ -24,7 +24,6 @@ torch is imported by the functions that need it.
 from __future__ import annotations
 
 import os
-import threading
 from operator import index
 from typing import TYPE_CHECKING, Any, Dict, MutableMapping, Optional, SupportsIndex, Tuple
 
@@ -40,7 +39,8 @@ __all__ = ["DamagedError", "MemoryReader", "MemoryWriter", "MismatchError", "loa
 # The key of the random numbers, unless the script has its own.
 _RNG = "rng"
 
-_lock = threading.Lock()
+# Of saves, also by `MemoryWriter`.
+_lock = _memory_client.save_lock
 # The layout of the last save.
 _last: Optional[Tuple[Any, Any, Any]] = None
 
@@ -54,7 +54,7 @@ def load(state: MutableMapping[str, Any]) -> Optional[int]:
 
     If the state is another one than was saved, it raises `MismatchError` and changes nothing.
     """
-    client = _memory_client.client()
+    client = _memory_client.client(loads=True)
     found = None if client is None else client.load("state")
     if client is None or found is None:
         return None
@@ -79,6 +79,7 @@ def load(state: MutableMapping[str, Any]) -> Optional[int]:
         # Nothing may refer to the mapping any more.
         content = restored = None
         del found, mapping
+    client.loaded()
     for key in state:
         if whole[key] is not state[key]:
             state[key] = whole[key]
@@ -106,6 +107,9 @@ def save(step: SupportsIndex, state: MutableMapping[str, Any], replicated: bool 
         return False
     if replicated and os.environ.get("LOCAL_RANK", "0") != "0":
         return True
+    if _lock.is_own():
+        # A signal handler has interrupted another save.
+        return False
     from . import _memory_format
     from ._memory_state import Collected
 

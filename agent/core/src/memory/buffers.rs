@@ -4,6 +4,11 @@ use std::collections::BTreeMap;
 
 use super::interface::{Buffer, Effect};
 
+/// The sizes of large buffers are multiples of this, so that content that grows by a few bytes still fits.
+const GRAIN: u64 = 1 << 20;
+/// A buffer of this size is large.
+const LARGE: u64 = 16 * GRAIN;
+
 /// A free buffer is reused if at most this part of it stays empty.
 const SLACK: u64 = 4;
 
@@ -22,6 +27,8 @@ struct Entry {
     users: u32,
     /// True if it has no content that is needed.
     is_free: bool,
+    /// True if its memory is known to be in use.
+    is_made: bool,
 }
 
 /// The most memory that parts may use now, in bytes.
@@ -40,8 +47,8 @@ impl Buffers {
         self.total
     }
 
-    /// Returns a buffer of at least `bytes`: a free one, or a new one if there is room. Free ones that do not fit are
-    /// closed to make room.
+    /// Returns a buffer of at least `bytes`: a free one, or a new one if there is room. Then free ones, which do not fit,
+    /// are closed.
     pub(super) fn take(
         &mut self,
         bytes: u64,
@@ -56,22 +63,34 @@ impl Buffers {
             entry.is_free = false;
             return Some(Buffer { id: *id, size: entry.size });
         }
-        let has_room = |total: u64, freed: u64| {
-            total.checked_add(bytes).is_some_and(|total| total <= room.limit)
-                && bytes <= room.available.saturating_add(freed)
-        };
-        let idle: u64 =
-            self.all.values().filter(|entry| entry.is_idle()).map(|entry| entry.size).sum();
-        if !has_room(self.total - idle, idle) {
+        let grain = if bytes < LARGE { 1 } else { GRAIN };
+        let size = bytes.checked_next_multiple_of(grain)?;
+        let (mut idle, mut unmade) = (0_u64, 0_u64);
+        for entry in self.all.values() {
+            if entry.is_idle() {
+                idle += entry.size;
+            } else if !entry.is_made {
+                unmade += entry.size;
+            }
+        }
+        let total = (self.total - idle).checked_add(size)?;
+        let available = room.available.saturating_add(idle).saturating_sub(unmade);
+        if room.limit < total || available < size {
             return None;
         }
-        if !has_room(self.total, 0) {
-            self.drop_idle(effects);
-        }
+        self.drop_idle(effects);
         self.next += 1;
-        self.all.insert(self.next, Entry { size: bytes, users: 0, is_free: false });
-        self.total += bytes;
-        Some(Buffer { id: self.next, size: bytes })
+        let entry = Entry { size, users: 0, is_free: false, is_made: false };
+        self.all.insert(self.next, entry);
+        self.total += size;
+        Some(Buffer { id: self.next, size })
+    }
+
+    /// Notes that the memory of a buffer is in use. Until then, what is free counts without it.
+    pub(super) fn note_made(&mut self, buffer: Buffer) {
+        if let Some(entry) = self.all.get_mut(&buffer.id) {
+            entry.is_made = true;
+        }
     }
 
     /// Notes that the content is used.
@@ -123,11 +142,12 @@ impl Entry {
 mod tests {
     use super::*;
 
-    const ROOM: Room = Room { limit: 1_000, available: 10_000 };
+    const MIB: u64 = 1 << 20;
+    const ROOM: Room = Room { limit: 1_000 * MIB, available: 10_000 * MIB };
 
-    fn take(buffers: &mut Buffers, bytes: u64) -> (Option<Buffer>, Vec<Effect>) {
+    fn take(buffers: &mut Buffers, mib: u64) -> (Option<Buffer>, Vec<Effect>) {
         let mut effects = Vec::new();
-        (buffers.take(bytes, ROOM, &mut effects), effects)
+        (buffers.take(mib * MIB, ROOM, &mut effects), effects)
     }
 
     /// A free buffer is reused if it is not much too large, and only when nothing uses its content.
@@ -139,26 +159,37 @@ mod tests {
         buffers.free(first);
         assert_ne!(take(&mut buffers, 400).0.unwrap().id, first.id);
         buffers.unhold(first);
-        assert_eq!(take(&mut buffers, 350).0, Some(first));
-        assert_eq!(buffers.total(), 800);
+        let mut effects = Vec::new();
+        assert_eq!(buffers.take(400 * MIB - 5, ROOM, &mut effects), Some(first));
+        assert_eq!((buffers.total(), effects), (800 * MIB, vec![]));
     }
 
-    /// No buffer exceeds the limit or the available memory. Free buffers that do not fit are closed if there is no
-    /// room otherwise.
+    /// No buffer exceeds the limit. Free buffers that do not fit are closed.
     #[test]
     fn limit_is_kept() {
         let mut buffers = Buffers::default();
         let first = take(&mut buffers, 600).0.unwrap();
         assert_eq!(take(&mut buffers, 500), (None, vec![]));
         buffers.free(first);
-        let (second, effects) = take(&mut buffers, 900);
+        let (second, effects) = take(&mut buffers, 300);
         assert_eq!(effects, [Effect::Drop(first)]);
-        assert_eq!((second.unwrap().size, buffers.total()), (900, 900));
-        assert_eq!(take(&mut buffers, u64::MAX), (None, vec![]));
-        let mut effects = Vec::new();
-        let little = Room { limit: 10_000, available: 50 };
-        assert_eq!(buffers.take(60, little, &mut effects), None);
+        assert_eq!((second.unwrap().size, buffers.total()), (300 * MIB, 300 * MIB));
+        assert_eq!(take(&mut buffers, u64::MAX / MIB), (None, vec![]));
+        assert_eq!(buffers.take(u64::MAX, ROOM, &mut Vec::new()), None);
         buffers.forget(second.unwrap());
         assert_eq!(buffers.total(), 0);
+    }
+
+    /// Several workers ask at once, before the memory of the first buffer is in use. Together they do not take more than
+    /// there is.
+    #[test]
+    fn memory_is_given_once() {
+        let mut buffers = Buffers::default();
+        let room = Room { limit: 1_000 * MIB, available: 250 * MIB };
+        let first = buffers.take(200 * MIB, room, &mut Vec::new()).unwrap();
+        assert_eq!(buffers.take(100 * MIB, room, &mut Vec::new()), None);
+        buffers.note_made(first);
+        // It is no longer free now, but more was freed elsewhere.
+        assert!(buffers.take(100 * MIB, room, &mut Vec::new()).is_some());
     }
 }

@@ -35,8 +35,8 @@ pub(super) struct Copying {
     pauses: Pauses,
     failing_since: Option<Instant>,
     retry_at: Option<Instant>,
-    /// True if a `save` has waited long for the copy, which was given up because of it.
-    pub(super) is_waited_for: bool,
+    /// The beginning of the newest wait of a `save` for which a copy was given up.
+    pub(super) given_up_for: Option<Instant>,
     /// True if a copy was given up because the buddy did not take it. No further one is awaited.
     is_buddy_lost: bool,
 }
@@ -47,7 +47,7 @@ impl Copying {
             pauses,
             failing_since: None,
             retry_at: None,
-            is_waited_for: false,
+            given_up_for: None,
             is_buddy_lost: false,
         }
     }
@@ -107,9 +107,6 @@ impl PartKeeper {
 
     /// Begins to send blocks, as many as may be sent at once.
     pub(super) fn continue_copies(&mut self, now: Instant) {
-        if self.oldest_wait().is_none() {
-            self.copying.is_waited_for = false;
-        }
         let Some(to) = self.buddy().cloned() else { return };
         if self.copying.retry_at.is_some_and(|at| now < at) {
             return;
@@ -162,9 +159,9 @@ impl PartKeeper {
                 }
                 if is_copied(part) {
                     part.copied_to = buddy;
-                    let is_waited_for = self.copying.is_waited_for;
+                    let given_up_for = self.copying.given_up_for;
                     self.copying.begin();
-                    self.copying.is_waited_for = is_waited_for;
+                    self.copying.given_up_for = given_up_for;
                     self.obstacle = None;
                 }
                 return;
@@ -186,7 +183,16 @@ impl PartKeeper {
 
     /// Gives up the copy for which a `save` waits.
     pub(super) fn give_up_oldest(&mut self) {
-        let Some(id) = self.next_to_copy().map(|part| part.id) else { return };
+        // Its copy may have been dropped by the buddy since, which nothing tells this node.
+        let round = self.round.as_ref();
+        let is_awaited = |part: &&KeptPart| {
+            part.place(round) == PartPlace::Own
+                && !part.about.is_replicated
+                && part.is_held()
+                && !part.is_given_up
+                && self.whole.is_none_or(|whole| whole < part.id.checkpoint)
+        };
+        let Some(id) = self.parts.values().find(is_awaited).map(|part| part.id) else { return };
         if let Some(part) = self.parts.get_mut(&id) {
             part.is_given_up = true;
         }
@@ -277,6 +283,10 @@ impl PartKeeper {
                 None => return Ok(()),
             }
         }
+        if plan == Some(checkpoint) {
+            // Leftovers of it, for other nodes, do not count.
+            return Ok(());
+        }
         let others = self.parts.values().filter(|part| {
             part.place(Some(round)) != PartPlace::Own
                 || part.id.group_rank == header.part.group_rank
@@ -313,6 +323,7 @@ impl PartKeeper {
         let Some(ended) = self.transfers.remove(&transfer) else { return };
         if let Some(buffer) = ended.buffer() {
             self.buffers.unhold(buffer);
+            self.buffers.note_made(buffer);
         }
         match ended {
             Transfer::Copy(part, worker, _) => self.handle_copied(now, part, worker, end),

@@ -121,6 +121,8 @@ pub enum Ask {
         /// The way in which it must have been written.
         kind: MemoryKind,
     },
+    /// The worker reads no more of what it was given.
+    Loaded,
     /// The newest step that is whole.
     Newest,
     /// The script cannot use the checkpoint of the round.
@@ -202,6 +204,15 @@ pub enum Input {
         /// The checksum, or the system's error.
         sum: Result<Sum, String>,
     },
+    /// The sockets of a round could not be opened.
+    NotOpened {
+        /// The round.
+        round: RoundId,
+        /// The system's error.
+        why: String,
+    },
+    /// The memory of a buffer is in use.
+    Made(Buffer),
     /// A memory file could not be made. It is not used.
     NotMade {
         /// The buffer.

@@ -258,6 +258,20 @@ impl PartKeeper {
         }
     }
 
+    /// Ends the round if it has begun from memory, and memory is off before a worker has loaded.
+    pub(super) fn refuse_plan_without_memory(&mut self) {
+        if let Some(off) = self.off.clone() {
+            self.refuse_plan_because(off);
+        }
+    }
+
+    fn refuse_plan_because(&mut self, text: String) {
+        if let Some(checkpoint) = self.plan().map(|plan| plan.checkpoint) {
+            let why = UnusableReason::Script;
+            self.refuse_plan(MemoryUnusable { checkpoint, why, text: fitted(&text) });
+        }
+    }
+
     /// Notes that a worker goes on from what it has loaded.
     pub(super) fn note_saving(&mut self, worker: LocalRank) {
         self.restore.saved.insert(worker);
@@ -265,9 +279,9 @@ impl PartKeeper {
 
     /// Returns the answer to a request for the checkpoint of the round; `None` if the worker must wait.
     pub(super) fn load(&mut self, worker: LocalRank, kind: MemoryKind) -> Option<Answer> {
-        let Some(plan) = self.plan().filter(|plan| plan.kind == kind).cloned() else {
+        if self.plan().is_none_or(|plan| plan.kind != kind) {
             return Some(Answer::Nothing);
-        };
+        }
         // The part may be freed once all ranks have saved. So this answer depends on what the worker itself has done, as on all
         // other ranks.
         let saver = if self.restore.is_replicated { LocalRank(0) } else { worker };
@@ -277,20 +291,23 @@ impl PartKeeper {
         }
         if let Some(off) = self.off.clone() {
             // Other ranks may have loaded it.
-            self.refuse_plan(MemoryUnusable {
-                checkpoint: plan.checkpoint,
-                why: UnusableReason::Script,
-                text: off,
-            });
+            self.refuse_plan_because(off);
         }
         let State::Ready(id) = self.restore.state else { return None };
         self.restore.loaded.insert(worker);
-        let Some(part) = self.parts.get(&id) else { return Some(Answer::Nothing) };
-        let is_replicated = part.about.is_replicated;
+        let of = |about: &About| if about.is_replicated { LocalRank(0) } else { worker };
+        let block = self
+            .parts
+            .get(&id)
+            .and_then(|part| Some((part.about.is_replicated, part.blocks.get(&of(&part.about))?)));
+        let Some((is_replicated, block)) = block else {
+            // Others have gone on from it, and a newer one is whole. This worker must not begin from another step.
+            self.refuse_plan_because("a worker has loaded it too late".to_owned());
+            return None;
+        };
         self.restore.is_replicated = is_replicated;
-        let of = if is_replicated { LocalRank(0) } else { worker };
-        let Some(block) = part.blocks.get(&of) else { return Some(Answer::Nothing) };
         let (step, buffer, bytes) = (id.checkpoint.step, block.buffer, block.bytes);
+        self.stop_reading(worker);
         self.buffers.hold(buffer);
         self.reading.insert(worker, buffer);
         Some(Answer::Block { step, buffer, bytes, is_replicated })

@@ -50,11 +50,10 @@ struct Request {
 impl PartKeeper {
     /// Handles the request of a worker of the running round.
     pub(super) fn handle_ask(&mut self, now: Instant, worker: LocalRank, ask: Ask) {
-        // It has read what it was given.
-        self.stop_reading(worker);
         match ask {
             Ask::Buffer { .. } | Ask::Load { .. } => {
                 if matches!(ask, Ask::Buffer { .. }) {
+                    self.stop_reading(worker);
                     self.note_saving(worker);
                 }
                 // A process that asks again has abandoned what it filled.
@@ -64,6 +63,10 @@ impl PartKeeper {
             Ask::Saved { step, bytes } => {
                 let answer = self.take_saved(now, worker, step, bytes);
                 self.answer(worker, answer);
+            }
+            Ask::Loaded => {
+                self.stop_reading(worker);
+                self.answer(worker, Answer::Noted);
             }
             Ask::Newest => {
                 let newest = self.whole.map(|whole| whole.step);
@@ -101,7 +104,7 @@ impl PartKeeper {
         }
     }
 
-    fn stop_reading(&mut self, worker: LocalRank) {
+    pub(super) fn stop_reading(&mut self, worker: LocalRank) {
         if let Some(buffer) = self.reading.remove(&worker) {
             self.buffers.unhold(buffer);
         }
@@ -118,7 +121,11 @@ impl PartKeeper {
             let Some(Waiting { ask, since }) = self.waiting.get(&worker).cloned() else { continue };
             let answer = match ask {
                 Ask::Load { kind } => self.load(worker, kind),
-                Ask::Buffer { .. } | Ask::Saved { .. } | Ask::Newest | Ask::Unusable { .. } => self
+                Ask::Buffer { .. }
+                | Ask::Saved { .. }
+                | Ask::Loaded
+                | Ask::Newest
+                | Ask::Unusable { .. } => self
                     .request(&ask)
                     .and_then(|request| self.give_buffer(now, worker, request, since)),
             };
@@ -288,8 +295,8 @@ impl PartKeeper {
     /// Returns the time at which a waiting `save` gives up.
     pub(super) fn waiting_deadline(&self) -> Option<Instant> {
         let since = self.oldest_wait()?;
-        let gives_up = since + COPY_PATIENCE;
-        Some(if self.copying.is_waited_for { since + BUFFER_PATIENCE } else { gives_up })
+        let has_given_up = self.copying.given_up_for == Some(since);
+        Some(since + if has_given_up { BUFFER_PATIENCE } else { COPY_PATIENCE })
     }
 
     pub(super) fn oldest_wait(&self) -> Option<Instant> {
@@ -300,8 +307,8 @@ impl PartKeeper {
 
     pub(super) fn handle_waiting_timeout(&mut self, now: Instant) {
         let Some(since) = self.oldest_wait() else { return };
-        if now >= since + COPY_PATIENCE && !self.copying.is_waited_for {
-            self.copying.is_waited_for = true;
+        if now >= since + COPY_PATIENCE && self.copying.given_up_for != Some(since) {
+            self.copying.given_up_for = Some(since);
             self.give_up_oldest();
         }
         if now >= since + BUFFER_PATIENCE {

@@ -465,7 +465,7 @@ impl Model {
                     let waited = self.now - *since;
                     assert!(waited <= PATIENCE, "{worker:?} has waited for {waited:?}");
                 }
-                Ask::Saved { .. } | Ask::Newest | Ask::Unusable { .. } => {
+                Ask::Saved { .. } | Ask::Loaded | Ask::Newest | Ask::Unusable { .. } => {
                     panic!("{worker:?} waits for the answer to {ask:?}")
                 }
             }

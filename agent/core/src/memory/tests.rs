@@ -9,7 +9,8 @@ use super::*;
 use crate::some_instant;
 
 const STATE: MemoryKind = MemoryKind::State;
-const GB: u64 = 1_000_000_000;
+/// A multiple of the grain of buffers, which is shown as 1.0 GB.
+const GB: u64 = 954 << 20;
 
 /// Two nodes with two workers each, and what their drivers do. Each keeps the copies of the other one.
 struct Pair {
@@ -539,6 +540,8 @@ fn memory_gives_way() {
         pair.nodes[0].obstacle(),
         "copies were dropped: n0 has 1.0 GB left, and keeps 2.0 GB free"
     );
+    pair.input(0, short.clone());
+    assert_eq!(pair.nodes[0].held(), [(0, 10)], "what was freed is not back at once");
     pair.input(0, short);
     assert_eq!(pair.nodes[0].held(), []);
     assert!(pair.nodes[0].contents.is_empty());
@@ -641,4 +644,42 @@ fn script_refuses() {
     let unusable =
         MemoryUnusable { checkpoint: checkpoint(1, 10), why: UnusableReason::Script, text: reason };
     assert_eq!(pair.nodes[0].keeper.unusable(), Some(&unusable));
+}
+
+/// The other node drops a copy that was sent, because it is short of memory. The copy is given up after a minute, and a
+/// `save` goes on.
+#[test]
+fn dropped_copy_is_given_up() {
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    pair.save_all(1, 10);
+    pair.input(1, Input::Left(MemoryLeft { available: GB, oom_kills: None }));
+    pair.save_all(1, 20);
+    assert_eq!(pair.ask_buffer(0, 0, 1, 30), None);
+    pair.wait(61);
+    assert_eq!(pair.nodes[0].places()[0], (10, PartPlace::Own, true));
+}
+
+/// A worker that asks for the checkpoint of the round when it was freed already does not begin from disk. The round ends.
+#[test]
+fn late_load_ends_the_round() {
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    pair.save_all(1, 10);
+    pair.admit(2, [Some(plan(1, 10, &[])), Some(plan(1, 10, &[]))]);
+    pair.whole(2, 20);
+    assert_eq!(pair.load(0, 0, 2), None);
+    assert_eq!(pair.nodes[0].keeper.unusable().unwrap().why, UnusableReason::Script);
+}
+
+/// Without sockets, the workers of a node cannot load what others load. The round ends, and nobody saves.
+#[test]
+fn missing_sockets_end_a_round_from_memory() {
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    pair.save_all(1, 10);
+    pair.admit(2, [Some(plan(1, 10, &[])), Some(plan(1, 10, &[]))]);
+    pair.input(0, Input::NotOpened { round: round(2), why: "no space left".to_owned() });
+    assert!(pair.nodes[0].keeper.unusable().is_some());
+    assert_eq!(pair.nodes[0].obstacle(), "off: n0 has no sockets for its workers: no space left");
 }

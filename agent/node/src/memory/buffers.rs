@@ -89,6 +89,17 @@ impl MemoryFile {
         Ok(file)
     }
 
+    /// Frees the memory at once. Workers may map the file until they end, and then read zeros.
+    pub(super) fn give_back(&self) {
+        if let Ok(file) = self.with_content()
+            && let Ok(size) = self.buffer.size.try_into()
+        {
+            let how = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+            // Otherwise, the memory is free when nothing maps the file any more.
+            let _ = fallocate(file, how, 0, size);
+        }
+    }
+
     /// Returns a descriptor that cannot write, as a guard against mistakes of a worker.
     ///
     /// # Errors

@@ -20,6 +20,8 @@ pub(super) enum Event {
     WorkerGone { round: RoundId, worker: LocalRank },
     /// A checksum was computed.
     Summed { buffer: Buffer, sum: Result<Sum, String> },
+    /// The memory of a buffer is in use.
+    Made(Buffer),
     /// A buffer could not be made, for which the worker of `reply` waits.
     NotMade { buffer: Buffer, why: String, reply: Option<ReplySender> },
     /// Another agent offers a block.

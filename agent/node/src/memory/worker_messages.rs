@@ -19,6 +19,7 @@ enum Request {
     Buffer { step: u64, bytes: u64, kind: MemoryKind, replicated: bool },
     Saved { step: u64, bytes: u64 },
     Load { kind: MemoryKind },
+    Loaded,
     Newest,
     Unusable { step: u64, reason: String },
 }
@@ -35,6 +36,7 @@ pub(super) fn parse(packet: &[u8]) -> Option<Ask> {
             Some(Ask::Saved { step, bytes })
         }
         Request::Load { kind } => Some(Ask::Load { kind }),
+        Request::Loaded => Some(Ask::Loaded),
         Request::Newest => Some(Ask::Newest),
         Request::Unusable { step, reason } if is_step(step) => {
             Some(Ask::Unusable { step, reason: fitted(&reason) })
@@ -85,6 +87,7 @@ mod tests {
         assert_eq!(ask, Some(Ask::Saved { step: 0, bytes: 1 }));
         assert_eq!(parsed(r#"{"ask":"load","kind":"state"}"#), Some(Ask::Load { kind }));
         assert_eq!(parsed(r#"{"ask":"newest"}"#), Some(Ask::Newest));
+        assert_eq!(parsed(r#"{"ask":"loaded"}"#), Some(Ask::Loaded));
         let long = "\\u001b[2J".to_owned() + &"x".repeat(3_000);
         let ask = parsed(&format!(r#"{{"ask":"unusable","step":5,"reason":"{long}"}}"#));
         let Some(Ask::Unusable { step: 5, reason }) = ask else { panic!("{ask:?}") };

@@ -88,6 +88,7 @@ fn ask() -> impl Strategy<Value = Ask> {
         1 => (step, bytes()).prop_map(|(step, bytes)| Ask::Saved { step, bytes }),
         4 => kind.prop_map(|kind| Ask::Load { kind }),
         1 => Just(Ask::Newest),
+        1 => Just(Ask::Loaded),
         1 => (0..8_u64).prop_map(|step| Ask::Unusable { step, reason: "x".repeat(9_999) }),
     ]
 }

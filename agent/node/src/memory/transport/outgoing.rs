@@ -37,11 +37,11 @@ impl Transport {
         file: Arc<MemoryFile>,
     ) {
         let copied = async {
-            let (stream, _place) = self.connect(&to).await?;
+            let (stream, _place) = unless_stopped(&stop, self.connect(&to)).await?;
             let (end, _) = self.offer(stream, header, file, stop.clone()).await?;
             Ok(end)
         };
-        self.report((transfer, stop.clone()), copied).await;
+        self.report(transfer, copied).await;
     }
 
     /// Asks the agent at this address for a block, and reports the end.
@@ -53,10 +53,14 @@ impl Transport {
         local_rank: LocalRank,
     ) {
         let fetched = async {
-            let (mut stream, _place) = self.connect(&from).await?;
-            write(&mut stream, &Frame::Get(part, local_rank).encode()).await?;
-            let mut frame = [0; FRAME_LEN];
-            moved(stream.read_exact(&mut frame)).await?;
+            let asked = async {
+                let (mut stream, place) = self.connect(&from).await?;
+                write(&mut stream, &Frame::Get(part, local_rank).encode()).await?;
+                let mut frame = [0; FRAME_LEN];
+                moved(stream.read_exact(&mut frame)).await?;
+                Ok((stream, place, frame))
+            };
+            let (stream, _place, frame) = unless_stopped(&stop, asked).await?;
             let header = match Frame::decode(&frame).map_err(|error| error.to_string())? {
                 Frame::Put(header) if is_wanted(&header, part, local_rank) => header,
                 Frame::Decline(why) => return Ok(TransferEnd::Declined(why)),
@@ -67,19 +71,16 @@ impl Transport {
             let received = self.receive_offered(stream, transfer, header, stop.clone());
             Ok(received.await?.0)
         };
-        self.report((transfer, stop.clone()), fetched).await;
+        self.report(transfer, fetched).await;
     }
 
-    /// Waits for the end of a transfer, and reports it.
+    /// Waits for the end of a transfer, and reports it. No thread uses its buffer any more then.
     async fn report(
         &self,
-        (transfer, stop): (TransferId, Stop),
+        transfer: TransferId,
         ending: impl Future<Output = Result<TransferEnd, String>>,
     ) {
-        let end = tokio::select! {
-            end = ending => end.unwrap_or_else(TransferEnd::Failed),
-            () = stopped(stop) => TransferEnd::Failed(STOPPED.to_owned()),
-        };
+        let end = ending.await.unwrap_or_else(TransferEnd::Failed);
         self.ended(transfer, end).await;
     }
 
@@ -114,6 +115,17 @@ impl Transport {
             }
             Err(_) => Err("it accepts connections but does not answer".to_owned()),
         }
+    }
+}
+
+/// Waits for something, unless this agent ends the transfer meanwhile.
+async fn unless_stopped<T>(
+    stop: &Stop,
+    awaited: impl Future<Output = Result<T, String>>,
+) -> Result<T, String> {
+    tokio::select! {
+        result = awaited => result,
+        () = stopped(stop.clone()) => Err(STOPPED.to_owned()),
     }
 }
 
