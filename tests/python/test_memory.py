@@ -498,7 +498,25 @@ def test_a_request_that_is_interrupted(agent, torch, monkeypatch):
         memory.newest_whole()
     monkeypatch.undo()
     monkeypatch.setenv("RAGENT_MEMORY_SOCKET", agent.path)
-    assert memory.save(2, state) is False and memory.load(state) is None
+    assert memory.save(2, state) is False
+    with pytest.raises(memory.DamagedError):
+        memory.load(state)
+
+
+def test_a_signal_handler_that_saves(agent, torch, monkeypatch):
+    """A handler that interrupts a save gets False at once, and the save goes on."""
+    state, results = {"x": torch.ones(2)}, []
+    client = memory._memory_client.client()
+    receive = client._receive
+
+    def interrupted(connection):
+        results.append((memory.save(9, state), memory.newest_whole()))
+        return receive(connection)
+
+    monkeypatch.setattr(client, "_receive", interrupted)
+    assert memory.save(1, state)
+    assert results and set(results) == {(False, None)}
+    monkeypatch.undo()
 
 
 def test_refused(agent, torch):
