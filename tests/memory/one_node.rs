@@ -103,6 +103,7 @@ fn workers_go_on_from_the_newest_step() {
 
 /// Workers are killed again and again while they save. Those of each round load the same step, whole and unchanged.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the user of the test chooses the number of kills")]
 fn kills_in_saves_leave_nothing_torn() {
     let kills = std::env::var("KILLS").map_or(30, |kills| kills.parse().unwrap());
     let sandbox = Sandbox::new();

@@ -74,9 +74,9 @@ impl Browser {
             events: RefCell::default(),
             program,
         };
-        let target = match browser.try_call("Target.createTarget", json!({"url": "about:blank"})) {
-            Ok(target) => target,
-            Err(_) => return Err(browser.program.end().stderr),
+        let url = json!({"url": "about:blank"});
+        let Ok(target) = browser.try_call("Target.createTarget", url) else {
+            return Err(browser.program.end().stderr);
         };
         let target = json!({"targetId": target["targetId"], "flatten": true});
         let attached = browser.call("Target.attachToTarget", target);

@@ -1,11 +1,11 @@
 //! Decides which checkpoints this node keeps in memory, and for how long.
 //!
-//! 1. A worker asks for a buffer, fills it, and says that it has saved ([`saving`]).
+//! 1. A worker asks for a buffer, fills it, and says that it has saved (`saving.rs`).
 //! 2. When all workers of the node have saved, the node holds its *part* of the checkpoint. It reports the part to the
-//!    coordinator, and sends a copy to another node, its *buddy* ([`copying`]).
+//!    coordinator, and sends a copy to another node, its *buddy* (`copying.rs`).
 //! 3. The coordinator's echo names the newest checkpoint that is whole. Older ones are freed.
 //! 4. A round begins with the checkpoint that its admission names. A node without the part fetches it, and workers read
-//!    it ([`restoring`]).
+//!    it (`restoring.rs`).
 //!
 //! The machine has no file, socket or clock.
 
