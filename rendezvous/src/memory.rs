@@ -1,6 +1,6 @@
 //! Decides which checkpoint in memory a round begins with, which one is whole, and which nodes keep copies.
 //!
-//! 1. When a round is formed, [`choose`] finds the newest checkpoint of which connected nodes hold all parts.
+//! 1. When a round is formed, [`choose()`] finds the newest checkpoint of which connected nodes hold all parts.
 //! 2. Each node gets a *buddy*, which keeps copies of its parts ([`buddies()`]).
 //! 3. While the round runs, [`Holdings`] finds the newest checkpoint that is *whole*: each part is held by its
 //!    own node and by one more.
