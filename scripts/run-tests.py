@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CARGO = os.environ.get("CARGO", "cargo")
 # These take longest and are started first. The simulation only computes, and `partition` mostly waits, so they fit
 # together.
-SLOWEST = ["partition", "simulation", "multi_node", "standbys", "torch", "attacks", "etcd", "schedulers", "ssh", "conformance",
+SLOWEST = ["partition", "simulation", "torch", "multi_node", "standbys", "attacks", "etcd", "schedulers", "ssh", "conformance",
            "search", "single_node", "chaos"]
 SHOWN = 20
 TEST = re.compile(r"^test (.+?) \.\.\. (ok|FAILED)(?: <([\d.]+)s>)?$", re.MULTILINE)

@@ -55,7 +55,7 @@ fn every_bug_of_memory_is_noticed() {
     let bugs: &[(Bug, &str, u64)] = &[
         (Bug::LowestIsWhole, "y", 0),
         (Bug::OnceIsWhole, "y", 0),
-        (Bug::StepIsId, "w x y", 0),
+        (Bug::StepIsId, "w x y ab", 0),
         (Bug::PartialReported, "w x y ab ad", 0),
         (Bug::OlderReport, "x y", 0),
         (Bug::OwnBuddy, "aa", 0),

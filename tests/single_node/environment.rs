@@ -42,6 +42,8 @@ fn worker_gets_torchruns_variables_and_nothing_else() {
         }
         environment.retain(|name, _| !name.starts_with("RAGENT_TEST"));
         // The variables that are ragent's own.
+        let memory = environment.remove("RAGENT_MEMORY_SOCKET").unwrap();
+        assert!(memory.ends_with(&format!("/{rank}.memory")), "{memory}");
         let notices = environment.remove("RAGENT_NOTICE_FILE").unwrap();
         assert!(notices.ends_with("/notice.json"), "{notices}");
         assert_eq!(environment.remove("RAGENT_ROUNDS_WITHOUT_PROGRESS").as_deref(), Some("0"));

@@ -52,7 +52,9 @@ def load(state: MutableMapping[str, Any]) -> Optional[int]:
     optimizer, is given to `load_state_dict`. A value that has no `load_state_dict` is replaced in `state`. The generators of random
     numbers go on from where they were.
 
-    If the state is another one than was saved, it raises `MismatchError` and changes nothing.
+    If the state is another one than was saved, it raises `MismatchError` and changes nothing. If the connection to the agent has
+    broken, or the content makes no sense, it raises `DamagedError`: other ranks may have loaded the step, so this one must not begin
+    from disk.
     """
     client = _memory_client.client(loads=True)
     found = None if client is None else client.load("state")
@@ -133,7 +135,7 @@ def save(step: SupportsIndex, state: MutableMapping[str, Any], replicated: bool 
 
 
 def newest_whole() -> Optional[int]:
-    """Returns the newest step that all ranks have saved, and that is on two nodes if copies are on. `None` if there is none."""
+    """Returns the newest step that is whole: all ranks have saved it, and each copy is made or was given up. `None`: there is none."""
     client = _memory_client.client()
     return None if client is None else client.newest()
 

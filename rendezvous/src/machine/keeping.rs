@@ -4,8 +4,10 @@
 //! 2. When a round is formed, the newest checkpoint is chosen that fits it (`memory/choose.rs`). Each admission
 //!    names the nodes that hold the member's part, and the *buddy* that keeps the copies of its next ones.
 //! 3. While the round runs, each echo names the newest checkpoint that is whole. Nodes free older ones.
-//! 4. A checkpoint is not used again after two charged rounds that began with it, or if a node cannot use it
-//!    (`memory_striking.rs`). Neither is any of a round in which memory went off.
+//! 4. A checkpoint, and all older ones, are not used again in these cases (`memory_striking.rs`):
+//!    - Two charged rounds began with it, and no newer one became whole in them.
+//!    - A checksum is wrong, or the script has refused it. A source that does not answer is no such case.
+//!    - Memory went off in its round.
 //!
 //! A job whose nodes report nothing about memory is not affected.
 

@@ -149,7 +149,7 @@ pub enum Bug {
     LowestIsWhole,
     /// The echo names a checkpoint as whole that is held once. Breaks rule y.
     OnceIsWhole,
-    /// A checkpoint is named by its step only: its round is the newest one. Breaks rules w, x and y.
+    /// A checkpoint is named by its step only: its round is the newest one. Breaks rules w, x, y and ab.
     StepIsId,
     /// Parts that are still being filled are reported. Breaks rules w, x, y, ab and ad.
     PartialReported,

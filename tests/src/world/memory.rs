@@ -349,6 +349,7 @@ impl World {
             limit: memory.hosts.limit,
             reserve: RESERVE,
             has_copies: copies,
+            is_secured: false,
             address: None,
             left,
         }

@@ -312,8 +312,8 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub no_progress_limit: Option<String>,
-    /// Most memory on this node for checkpoints that scripts save by `ragent.checkpoint`, such as 200GiB. 0: none are kept [default: a
-    /// third of the memory]
+    /// Most memory on this node for checkpoints that scripts save by `ragent.checkpoint`, such as 200GiB. 0: no node of the job keeps any
+    /// [default: a third of the memory]
     #[arg(
         long,
         alias = "memory_limit",

@@ -254,7 +254,7 @@ fn memory_unusable(host_name: &str, unusable: &MemoryUnusable) -> String {
 fn memory_off(round: RoundId, why: &str) -> String {
     let round = round.round;
     format!(
-        "checkpoints in memory are off in round {round}: {why}; its workers go on, and the next round begins from a checkpoint on disk"
+        "checkpoints in memory are off in round {round}: {why}; the next round begins from a checkpoint on disk"
     )
 }
 

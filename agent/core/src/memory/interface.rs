@@ -20,7 +20,9 @@ pub struct MemorySettings {
     pub reserve: u64,
     /// True if parts are copied to another node.
     pub has_copies: bool,
-    /// The address at which other agents reach this one; `None` if content must not cross the network.
+    /// True if content may cross the network: the job has a secret or certificates.
+    pub is_secured: bool,
+    /// The address at which other agents reach this one; `None` if they do not.
     pub address: Option<String>,
     /// The memory at the start.
     pub left: MemoryLeft,
@@ -35,6 +37,7 @@ impl MemorySettings {
             limit: 0,
             reserve: 0,
             has_copies: false,
+            is_secured: false,
             address: None,
             left: MemoryLeft::default(),
         }

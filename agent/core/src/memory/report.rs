@@ -39,6 +39,7 @@ impl PartKeeper {
             return None;
         }
         let why = match self.settings.address {
+            None if self.settings.is_secured => "this node cannot listen for them, as its log says",
             None => "the job has no secret (ragent secret --init)",
             Some(_) => "no other node is on another host and in another failure domain",
         };

@@ -63,6 +63,7 @@ impl Model {
             limit,
             reserve: 10,
             has_copies: true,
+            is_secured: has_address,
             address: has_address.then(|| "n0:1".to_owned()),
             left,
         };

@@ -59,6 +59,7 @@ impl Bench {
             limit,
             reserve: 2 * GB,
             has_copies: true,
+            is_secured: true,
             address: Some(format!("n{number}:1")),
             left: MemoryLeft::default(),
         };

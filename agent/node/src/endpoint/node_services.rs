@@ -243,6 +243,7 @@ fn memory_settings(spec: &JobSpec) -> MemorySettings {
         limit: spec.memory.limit.unwrap_or(total / LIMIT_PART),
         reserve: (total / RESERVE_PART).max(RESERVE_MIN),
         has_copies: spec.shared.memory_copies > 0,
+        is_secured: spec.credentials.is_secured(),
         address: None,
         left: MemoryLeft {
             available: memory::available().unwrap_or(0),
