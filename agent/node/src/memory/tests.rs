@@ -201,6 +201,7 @@ async fn worker_saves_and_loads() {
     .await;
     let sum = fill(&service, buffer, &bytes);
     let last = [
+        Input::Made(buffer),
         Input::Summed { buffer, sum: Ok(sum) },
         Input::WorkerGone { round: round(1), worker: LocalRank(0) },
     ];
@@ -208,7 +209,7 @@ async fn worker_saves_and_loads() {
     while !last.iter().all(|input| inputs.contains(input)) {
         inputs.push(service.next().await);
     }
-    assert_eq!(inputs.len(), 5, "{inputs:?}");
+    assert_eq!(inputs.len(), 6, "{inputs:?}");
     service.carry_out(Effect::Drop(buffer));
     assert!(service.buffers.remove(buffer).is_none());
 }

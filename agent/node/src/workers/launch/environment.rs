@@ -323,6 +323,7 @@ mod tests {
         let all: BTreeMap<_, _> = environment(&spec)
             .into_keys()
             .chain(socket.into_iter().map(|(name, _)| name))
+            .chain([MEMORY_SOCKET.to_owned()])
             .map(|name| (name, ()))
             .collect();
         let of_round = all.keys().filter(|name| !standby.contains_key(*name));
