@@ -310,6 +310,19 @@ pub struct Stall {
     pub rank: Option<GlobalRank>,
 }
 
+/// Returns a number with commas between groups of three digits, as in `1,234,567`.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// The checkpoints in the memory of the nodes.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct MemoryStatus {

@@ -8,7 +8,7 @@ use crate::{
     limits::millis,
     machine::Rendezvous,
     message::{CheckpointId, LINE_MAX, MemoryReport},
-    snapshot::MemoryStatus,
+    snapshot::{MemoryStatus, grouped},
     table::Table,
 };
 
@@ -139,17 +139,4 @@ impl Rendezvous {
             None => format!("struck off: step {step}"),
         })
     }
-}
-
-/// Returns a number with a comma after each thousand.
-pub(super) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }

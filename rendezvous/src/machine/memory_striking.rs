@@ -15,9 +15,10 @@ use crate::{
     event::{EventKind, StrikeReason},
     ids::{NodeId, Round, RoundId},
     limits::HOST_TALLIES_MAX,
-    machine::{Rendezvous, memory_status::grouped},
+    machine::Rendezvous,
     message::{MemoryReport, MemoryUnusable, RestartReason, UnusableReason},
     phase::Phase,
+    snapshot::grouped,
 };
 
 /// The number of processes that the kernel may kill before memory is off for the rest of the job. The first may be
@@ -72,11 +73,9 @@ impl Rendezvous {
     pub(super) fn note_unusable_late(&mut self, id: &NodeId) {
         let Some(unusable) = self.unusable(id) else { return };
         self.note_unusable(id, &unusable);
-        let dropped = match &mut self.phase {
-            Phase::Regathering(regathering) => regathering.verdict.take(),
-            _ => None,
-        };
-        if dropped.is_some() {
+        if let Phase::Regathering(regathering) = &mut self.phase
+            && regathering.verdict.take().is_some()
+        {
             info!(node = %id, "failure not charged: the checkpoint in memory cannot be used");
             self.record_free_failure();
         }

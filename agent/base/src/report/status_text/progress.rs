@@ -2,6 +2,7 @@
 
 use std::{fmt::Write as _, time::Duration};
 
+pub use ragent_rendezvous::snapshot::grouped;
 use ragent_rendezvous::{message::StepSource, snapshot::JobProgress};
 
 /// Returns the line about the training step.
@@ -32,19 +33,6 @@ pub fn origin(source: StepSource) -> &'static str {
         StepSource::Read => "read from output",
         StepSource::Saved => "of the newest checkpoint",
     }
-}
-
-/// Returns a number with commas between groups of three digits.
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// Returns a time with two or three significant digits.
