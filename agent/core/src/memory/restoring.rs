@@ -8,7 +8,10 @@ use std::{
 
 use ragent_rendezvous::{
     ids::LocalRank,
-    message::{CheckpointId, MemoryKind, MemoryPlan, MemoryUnusable, SOURCES_MAX, UnusableReason},
+    message::{
+        CheckpointId, MemoryKind, MemoryPlan, MemoryUnusable, PartPlace, SOURCES_MAX,
+        UnusableReason,
+    },
 };
 
 use super::{
@@ -60,10 +63,9 @@ impl PartKeeper {
         let Some(plan) = self.plan().cloned() else { return };
         self.restore.began = Some(now);
         self.restore.sources = plan.sources.iter().take(SOURCES_MAX).cloned().collect();
-        let group_rank = self.round.as_ref().map(|round| round.group_rank);
+        let round = self.round.as_ref();
         let is_it = |part: &&KeptPart| {
-            part.id.checkpoint == plan.checkpoint
-                && (part.about.is_replicated || Some(part.id.group_rank) == group_rank)
+            part.id.checkpoint == plan.checkpoint && part.place(round) == PartPlace::Own
         };
         let Some(part) = self.parts.values().find(is_it) else {
             return self.fetch_from_next();

@@ -163,7 +163,7 @@ impl Model {
                 }
             }
             Act::FetchAll => self.fetch_all(),
-            Act::WorkerGone(worker) => self.leave(LocalRank(worker)),
+            Act::WorkerGone(worker) => self.leave(self.round_id(), LocalRank(worker)),
             Act::Summed { which, sum } => {
                 if self.sums.is_empty() {
                     return;
@@ -293,8 +293,7 @@ impl Model {
         self.input(Input::Ended { transfer, end });
     }
 
-    fn leave(&mut self, worker: LocalRank) {
-        let round = self.round_id();
+    fn leave(&mut self, round: RoundId, worker: LocalRank) {
         if self.keeper.is_running(round) {
             self.end_uses(|user| user == User::Fills(worker) || user == User::Loads(worker));
             self.waiting.remove(&worker);
@@ -312,7 +311,7 @@ impl Model {
         if self.keeper.is_running(round) {
             // The driver accepts no request before the last one is answered, except from another process.
             if self.waiting.contains_key(&worker) {
-                self.leave(worker);
+                self.leave(round, worker);
             }
             let abandons = !matches!(ask, Ask::Newest | Ask::Unusable { .. });
             self.note_made(User::Fills(worker));
