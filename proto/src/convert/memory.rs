@@ -160,12 +160,13 @@ impl TryFrom<v1::MemoryReport> for MemoryReport {
 }
 
 impl From<MemoryPlan> for v1::MemoryPlan {
-    fn from(MemoryPlan { checkpoint, kind, sources, all_sources }: MemoryPlan) -> Self {
+    fn from(plan: MemoryPlan) -> Self {
         Self {
-            checkpoint: Some(checkpoint.into()),
-            kind: v1::MemoryKind::from(kind).into(),
-            sources,
-            all_sources: all_sources.into_iter().map(Into::into).collect(),
+            checkpoint: Some(plan.checkpoint.into()),
+            kind: v1::MemoryKind::from(plan.kind).into(),
+            sources: plan.sources,
+            is_resharded: plan.is_resharded,
+            all_sources: plan.all_sources.into_iter().map(Into::into).collect(),
         }
     }
 }
@@ -184,6 +185,7 @@ impl TryFrom<v1::MemoryPlan> for MemoryPlan {
             kind: plan.kind().try_into()?,
             checkpoint: required(plan.checkpoint, "memory.checkpoint")?.try_into()?,
             sources: sources(plan.sources, "memory.sources")?,
+            is_resharded: plan.is_resharded,
             all_sources: list(plan.all_sources, ALL, NODES_MAX, TryInto::try_into)?,
         })
     }

@@ -472,6 +472,7 @@ fn memory_plan() -> MemoryPlan {
         checkpoint: checkpoint_id(),
         kind: MemoryKind::Dcp,
         sources: vec!["n0:41000".to_owned(), "10.0.0.2:65535".to_owned()],
+        is_resharded: true,
         all_sources: (0..4).map(part).collect(),
     }
 }

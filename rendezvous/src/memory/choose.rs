@@ -70,6 +70,7 @@ impl Chosen {
             checkpoint: self.checkpoint,
             kind: self.kind,
             sources: self.sources.get(&rank).cloned().unwrap_or_default(),
+            is_resharded: false,
             all_sources: Vec::new(),
         }
     }

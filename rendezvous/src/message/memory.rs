@@ -122,9 +122,12 @@ pub struct MemoryPlan {
     /// The addresses of nodes that hold this node's part, the best one first; at most [`SOURCES_MAX`]. Empty if
     /// the node holds it.
     pub sources: Vec<String>,
-    /// The holders of all parts by group rank, if the round has another layout than the checkpoint. Only group
-    /// rank 0 receives them, and other nodes ask it. At most [`NODES_MAX`](crate::limits::NODES_MAX), with
-    /// addresses of at most [`ALL_SOURCES_BYTES_MAX`].
+    /// True if the checkpoint was saved with other ranks on the nodes. Then workers read what they need from the parts
+    /// of all nodes.
+    pub is_resharded: bool,
+    /// The holders of all parts by group rank, if it is resharded. Only group rank 0 receives them, and its first worker
+    /// passes them on. At most [`NODES_MAX`](crate::limits::NODES_MAX), with addresses of at most
+    /// [`ALL_SOURCES_BYTES_MAX`].
     pub all_sources: Vec<PartSources>,
 }
 

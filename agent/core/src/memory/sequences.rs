@@ -103,6 +103,7 @@ impl Model {
                     checkpoint: self.checkpoint(which),
                     kind: MemoryKind::State,
                     sources: (0..sources).map(|source| format!("s{source}:1")).collect(),
+                    is_resharded: false,
                     all_sources: vec![],
                 });
                 self.round += 1;

@@ -47,6 +47,7 @@ fn plan(number: u64, step: u64, sources: &[&str]) -> MemoryPlan {
         checkpoint: checkpoint(number, step),
         kind: STATE,
         sources: sources.iter().map(|source| (*source).to_owned()).collect(),
+        is_resharded: false,
         all_sources: vec![],
     }
 }

@@ -287,6 +287,7 @@ mod tests {
             checkpoint,
             kind: MemoryKind::State,
             sources: Vec::new(),
+            is_resharded: false,
             all_sources: Vec::new(),
         }));
         let line = "round 2: 1 node, 8 workers, master 10.0.0.1:41000, step 48,210 from memory, restart 1 of 3 \
