@@ -92,6 +92,8 @@ impl ElectedJob {
     pub(crate) fn start_with_one_round(name: &str, join_timeout_s: u32) -> (Self, Round) {
         let mut job = Self::in_sandbox(Sandbox::new(), name, &Self::all());
         job.join_timeout_s = join_timeout_s;
+        // A job that must not begin is given up after its last call.
+        job.last_call_s = join_timeout_s * 2 / 3;
         Self::with_agents(job, &Self::all())
     }
 
@@ -423,6 +425,11 @@ impl ElectedJob {
     /// The number of elections so far.
     pub(crate) fn count_elections(&mut self) -> usize {
         self.logs().iter().map(|log| log.matches(ELECTED).count()).sum()
+    }
+
+    /// Returns the number of rounds that were admitted so far, in the logs of all coordinators.
+    pub(crate) fn count_rounds(&mut self) -> usize {
+        self.logs().iter().map(|log| log.matches("round admitted").count()).sum()
     }
 
     /// Fails if the worker of one of these nodes in a round is alive.

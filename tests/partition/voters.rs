@@ -384,7 +384,8 @@ fn two_voters_of_three_are_lost() {
     }
     job.agent(leader.node).logs("a majority of the 3 voters is needed; not reached: ");
     ElectedJob::assert_dead(&round, &ElectedJob::all());
-    assert_eq!(job.count_elections(), 1);
+    // They may elect one of them, if they return late. It begins no round.
+    assert_eq!(job.count_rounds(), 1);
     job.replace_agent(killed);
     job.runs_on(&ElectedJob::without(&[cut]));
     job.network.heal(cut);
