@@ -5,7 +5,8 @@
 //!    coordinator, and sends a copy to another node, its *buddy* (`copying.rs`).
 //! 3. The coordinator's echo names the newest checkpoint that is whole. Older ones are freed.
 //! 4. A round begins with the checkpoint that its admission names. A node without the part fetches it, and workers read
-//!    it (`restoring.rs`).
+//!    it (`restoring.rs`). If another number of ranks has saved the checkpoint, workers read ranges of all parts
+//!    (`resharding.rs`).
 //!
 //! The machine has no file, socket or clock.
 
@@ -14,6 +15,7 @@ mod copying;
 mod interface;
 mod parts;
 mod report;
+mod resharding;
 mod restoring;
 mod saving;
 #[cfg(test)]
@@ -37,13 +39,15 @@ use ragent_rendezvous::{
 };
 
 pub use self::interface::{
-    Answer, Ask, BlockHeader, Buffer, Decline, Effect, Input, MemoryLeft, MemorySettings, PartId,
-    Sum, TransferEnd, TransferId,
+    Answer, Ask, BlockHeader, BlockRange, Buffer, Decline, Effect, Input, MemoryLeft,
+    MemorySettings, PartId, RANGES_BYTES_MAX, RANGES_MAX, RangesRequest, Sum, TransferEnd,
+    TransferId,
 };
 use self::{
     buffers::{Buffers, Room},
     copying::Copying,
     parts::{BlockState, KeptPart},
+    resharding::WantedRange,
     restoring::Restore,
     saving::{Filling, Waiting},
 };
@@ -68,6 +72,8 @@ pub struct PartKeeper {
     filling: BTreeMap<LocalRank, Filling>,
     /// The buffers that workers read.
     reading: BTreeMap<LocalRank, Buffer>,
+    /// The ranges that are sent once the checksum of their block is computed.
+    wanted_ranges: Vec<WantedRange>,
     /// The newest checkpoint that was whole, by the last echo of the round.
     whole: Option<CheckpointId>,
     /// The reason why nothing is saved in this round.
@@ -113,6 +119,8 @@ enum Transfer {
     Receive(BlockHeader, Buffer),
     /// Another agent wants a block.
     Serve(Buffer),
+    /// Bytes of a part come from another node for a worker.
+    Ranges { worker: LocalRank, sources: Vec<String>, bytes: u64 },
     /// It is being ended, and only keeps its buffer from being reused.
     Over(Option<Buffer>),
 }
@@ -147,6 +155,7 @@ impl PartKeeper {
             waiting: BTreeMap::new(),
             filling: BTreeMap::new(),
             reading: BTreeMap::new(),
+            wanted_ranges: Vec::new(),
             whole: None,
             off: None,
             obstacle: None,
@@ -193,7 +202,9 @@ impl PartKeeper {
         for part in self.parts.values_mut() {
             part.is_given_up = false;
             // It goes to the buddy of this round. One that has it says so.
-            part.blocks.values_mut().for_each(|block| block.is_copied = false);
+            for block in part.blocks.values_mut() {
+                (block.is_copied, block.is_checked) = (false, false);
+            }
         }
         let workers = self.settings.workers;
         self.effects.push_back(Effect::OpenSockets { round: admission.round, workers });
@@ -283,6 +294,9 @@ impl PartKeeper {
             }
             Input::Wanted { transfer, part, local_rank } => {
                 self.handle_wanted(transfer, part, local_rank);
+            }
+            Input::WantedRange { transfer, part, range } => {
+                self.handle_wanted_range(transfer, part, range);
             }
             Input::Ended { transfer, end } => self.handle_ended(now, transfer, end),
             Input::Left(left) => {
@@ -450,7 +464,7 @@ impl PartKeeper {
                     let part = header.map(|(header, _)| header.part);
                     fetched.extend(part.map(|part| (part, *local_rank, *id)));
                 }
-                Transfer::Copy(..) => {}
+                Transfer::Copy(..) | Transfer::Ranges { .. } => {}
                 Transfer::Receive(..) | Transfer::Serve(_) | Transfer::Over(_) => continue,
             }
             *transfer = Transfer::Over(transfer.buffer());

@@ -1,13 +1,13 @@
 //! The messages about checkpoints in memory: frames of other agents, and requests of workers.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use ragent_base::testing::{assert_printable, job};
-use ragent_core::memory::{Answer, Ask, Buffer};
+use ragent_core::memory::{Answer, Ask, BlockRange, Buffer, RangesRequest, TransferId};
 use ragent_rendezvous::{
-    ids::JobUid,
+    ids::{GlobalRank, JobUid},
     limits::NODES_MAX,
-    message::{LINE_MAX, MEMORY_BYTES_MAX, MemoryKind, STEP_MAX},
+    message::{LINE_MAX, MEMORY_BYTES_MAX, MemoryKind, PartSources, STEP_MAX},
 };
 use serde_json::{Value, json};
 
@@ -69,6 +69,10 @@ fn check_bounds(frame: &Frame) {
             header.part
         }
         Frame::Get(part, _) => *part,
+        Frame::Range(part, range) => {
+            assert!(range.is_valid(), "{range:?}");
+            *part
+        }
         Frame::Decline(_) => return,
     };
     assert!(part.checkpoint.step <= STEP_MAX && (part.group_rank.0 as usize) < NODES_MAX);
@@ -101,6 +105,14 @@ pub fn memory_requests(input: &[u8]) {
             json!({"ask": "saved", "step": step, "bytes": bytes})
         }
         Ask::Load { kind } => json!({"ask": "load", "kind": name(*kind)}),
+        Ask::Ranges(RangesRequest { step, group_rank, sources, ranges }) => {
+            check_numbers(*step, 1);
+            assert!((1..=2).contains(&sources.len()) && (1..=64).contains(&ranges.len()));
+            let of = |range: &BlockRange| (range.local_rank.0, range.offset, range.bytes);
+            let ranges: Vec<_> = ranges.iter().map(of).collect();
+            let group_rank = group_rank.0;
+            json!({"ask": "ranges", "step": step, "group_rank": group_rank, "sources": sources, "ranges": ranges})
+        }
         Ask::Loaded => json!({"ask": "loaded"}),
         Ask::Newest => json!({"ask": "newest"}),
         Ask::Unusable { step, reason } => {
@@ -128,6 +140,17 @@ fn name(kind: MemoryKind) -> &'static str {
 fn answers(ask: &Ask) -> Vec<Answer> {
     let buffer = |bytes| Buffer { id: u64::MAX, size: bytes };
     match *ask {
+        Ask::Ranges(RangesRequest { step, group_rank, ref sources, ref ranges }) => {
+            let part = PartSources {
+                group_rank,
+                first_global_rank: GlobalRank(0),
+                local_ranks: NonZeroU32::MIN,
+                sources: sources.clone(),
+            };
+            let (transfer, bytes) =
+                (TransferId { is_foreign: false, number: step }, ranges[0].bytes);
+            vec![Answer::Resharded { step, parts: vec![part] }, Answer::Ranges { transfer, bytes }]
+        }
         Ask::Buffer { step, bytes, is_replicated, .. } => vec![
             Answer::Buffer { buffer: buffer(bytes), waited: Duration::from_nanos(bytes) },
             Answer::Block { step, buffer: buffer(bytes), bytes, is_replicated },

@@ -17,6 +17,7 @@ mod worker_sockets;
 
 use std::{
     collections::{HashMap, VecDeque},
+    fs::File,
     io,
     net::{SocketAddr, TcpListener as StdTcpListener},
     path::{Path, PathBuf},
@@ -37,7 +38,7 @@ use tracing::{debug, warn};
 pub use self::transport::fuzzing;
 pub(crate) use self::worker_sockets::path as socket_path;
 use self::{
-    buffers::Buffers,
+    buffers::{Buffers, file_of},
     event::{AnswerSender, Event, Reply, ReplySender, TransferAnswer, memory_left},
     threads::{Stop, Threads, is_stopped},
     transport::Transport,
@@ -74,6 +75,8 @@ pub struct MemoryService {
     asked: HashMap<LocalRank, ReplySender>,
     /// The transfers that wait for a decision of the machine.
     undecided: HashMap<TransferId, AnswerSender>,
+    /// The ranges that were fetched, until a worker gets them.
+    fetched: HashMap<TransferId, File>,
     /// The transfers that this agent has begun. They end when their sender is dropped.
     begun: HashMap<TransferId, watch::Sender<()>>,
     events: mpsc::Sender<Event>,
@@ -106,6 +109,7 @@ impl MemoryService {
             sockets: None,
             asked: HashMap::new(),
             undecided: HashMap::new(),
+            fetched: HashMap::new(),
             begun: HashMap::new(),
             events,
             received,
@@ -167,6 +171,15 @@ impl MemoryService {
             Effect::Serve { transfer, header, buffer } => {
                 let file = self.buffers.get(buffer);
                 self.decide(transfer, TransferAnswer::Serve(header, file));
+            }
+            Effect::FetchRanges { transfer, sources, part, ranges } => {
+                self.begin(transfer, |transport, stop| async move {
+                    transport.fetch_ranges((transfer, stop), sources, part, ranges).await;
+                });
+            }
+            Effect::ServeRange { transfer, range, buffer } => {
+                let file = self.buffers.get(buffer);
+                self.decide(transfer, TransferAnswer::ServeRange(range, file));
             }
             Effect::Decline { transfer, why } => {
                 self.decide(transfer, TransferAnswer::Decline(why));
@@ -248,6 +261,17 @@ impl MemoryService {
                 self.undecided.insert(transfer, answer);
                 Some(Input::Wanted { transfer, part, local_rank })
             }
+            Event::WantedRange { transfer, part, range, answer } => {
+                self.undecided.insert(transfer, answer);
+                Some(Input::WantedRange { transfer, part, range })
+            }
+            Event::Fetched { transfer, file } => {
+                // It is not kept if the machine has ended the transfer.
+                if self.begun.remove(&transfer).is_some() {
+                    self.fetched.insert(transfer, file);
+                }
+                Some(Input::Ended { transfer, end: TransferEnd::Done })
+            }
             Event::Ended { transfer, end } => {
                 self.undecided.remove(&transfer);
                 self.begun.remove(&transfer);
@@ -297,13 +321,37 @@ impl MemoryService {
     }
 
     fn answer(&mut self, worker: LocalRank, answer: Answer) {
+        let fetched = match &answer {
+            Answer::Ranges { transfer, .. } => self.fetched.remove(transfer),
+            Answer::Buffer { .. }
+            | Answer::Block { .. }
+            | Answer::Refused(_)
+            | Answer::Taken
+            | Answer::Nothing
+            | Answer::Resharded { .. }
+            | Answer::Newest(_)
+            | Answer::Noted => None,
+        };
         // The worker may have ended.
         let Some(reply) = self.asked.remove(&worker) else { return };
         let packet = worker_messages::packet(&answer);
         let (buffer, is_written) = match answer {
             Answer::Buffer { buffer, .. } => (buffer, true),
             Answer::Block { buffer, .. } => (buffer, false),
-            Answer::Refused(_)
+            Answer::Ranges { .. } => {
+                let _ = reply.send(Reply { packet, descriptor: fetched });
+                return;
+            }
+            Answer::Resharded { parts, .. } if !parts.is_empty() => {
+                match file_of(&worker_messages::list_of(&parts)) {
+                    Ok(list) => drop(reply.send(Reply { packet, descriptor: Some(list) })),
+                    // The connection is closed, and the worker fails.
+                    Err(error) => warn!(%error, "failed to list the parts of a checkpoint"),
+                }
+                return;
+            }
+            Answer::Resharded { .. }
+            | Answer::Refused(_)
             | Answer::Taken
             | Answer::Nothing
             | Answer::Newest(_)

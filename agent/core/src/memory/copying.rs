@@ -121,6 +121,7 @@ impl PartKeeper {
                 Transfer::Fetch { .. }
                 | Transfer::Receive(..)
                 | Transfer::Serve(_)
+                | Transfer::Ranges { .. }
                 | Transfer::Over(_) => None,
             })
             .collect();
@@ -228,8 +229,7 @@ impl PartKeeper {
             .entry(header.part)
             .or_insert_with(|| KeptPart::new(header.part, About::of(header)));
         let state = BlockState::Receiving(transfer);
-        let block = Block { buffer, bytes: header.bytes, state, is_copied: false };
-        part.blocks.insert(header.local_rank, block);
+        part.blocks.insert(header.local_rank, Block::new(buffer, header.bytes, state));
         let receive = Transfer::Receive(*header, buffer);
         self.transfers.insert(transfer, receive);
         self.effects.push_back(Effect::Receive { transfer, buffer });
@@ -321,6 +321,7 @@ impl PartKeeper {
     /// Handles the end of a transfer.
     pub(super) fn handle_ended(&mut self, now: Instant, transfer: TransferId, end: TransferEnd) {
         let Some(ended) = self.transfers.remove(&transfer) else { return };
+        self.wanted_ranges.retain(|wanted| !wanted.is_for(transfer));
         if let Some(buffer) = ended.buffer() {
             self.buffers.unhold(buffer);
             self.buffers.note_made(buffer);
@@ -342,6 +343,9 @@ impl PartKeeper {
                     self.drop_block(header.part, header.local_rank);
                 }
             }
+            Transfer::Ranges { worker, sources, bytes } => {
+                self.handle_ranges_ended(transfer, worker, sources, bytes, end);
+            }
             Transfer::Serve(_) | Transfer::Over(_) => {}
         }
     }
@@ -355,6 +359,7 @@ impl Transfer {
                 Some(*buffer)
             }
             Self::Fetch { header, .. } => header.map(|(_, buffer)| buffer),
+            Self::Ranges { .. } => None,
             Self::Over(buffer) => *buffer,
         }
     }

@@ -4,8 +4,13 @@ use std::{num::NonZeroU32, time::Duration};
 
 use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, LocalRank, RoundId},
-    message::{CheckpointId, MemoryKind},
+    message::{CheckpointId, MEMORY_BYTES_MAX, MemoryKind, PartSources, SOURCES_MAX, STEP_MAX},
 };
+
+/// The most ranges in one [`Ask::Ranges`]. They fit into one message of a worker.
+pub const RANGES_MAX: usize = 64;
+/// The most bytes of all ranges in one [`Ask::Ranges`]. They do not count as memory for parts, so they must be few.
+pub const RANGES_BYTES_MAX: u64 = 64 << 20;
 
 /// The settings of a [`PartKeeper`](super::PartKeeper). They are constant for the life of the agent.
 #[derive(Clone, Debug)]
@@ -98,6 +103,49 @@ pub struct BlockHeader {
     pub sum: Sum,
 }
 
+/// Some bytes of a block.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct BlockRange {
+    /// The worker that has saved the block.
+    pub local_rank: LocalRank,
+    /// The first byte.
+    pub offset: u64,
+    /// The number of bytes.
+    pub bytes: u64,
+}
+
+impl BlockRange {
+    /// Returns true if a block can have it, and a request may name it.
+    pub fn is_valid(&self) -> bool {
+        (1..=RANGES_BYTES_MAX).contains(&self.bytes) && self.offset <= MEMORY_BYTES_MAX
+    }
+}
+
+/// A request for bytes of a part that another number of ranks has saved.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct RangesRequest {
+    /// The step of the checkpoint with which the round begins.
+    pub step: u64,
+    /// The part.
+    pub group_rank: GroupRank,
+    /// The addresses of its holders, the best one first; one or two.
+    pub sources: Vec<String>,
+    /// The ranges, at most [`RANGES_MAX`] with [`RANGES_BYTES_MAX`].
+    pub ranges: Vec<BlockRange>,
+}
+
+impl RangesRequest {
+    /// Returns true if all of it is in its bounds.
+    pub fn is_valid(&self) -> bool {
+        let total = self.ranges.iter().fold(0, |all: u64, range| all.saturating_add(range.bytes));
+        self.step <= STEP_MAX
+            && (1..=SOURCES_MAX).contains(&self.sources.len())
+            && (1..=RANGES_MAX).contains(&self.ranges.len())
+            && total <= RANGES_BYTES_MAX
+            && self.ranges.iter().all(BlockRange::is_valid)
+    }
+}
+
 /// A request of a worker. A worker has one at a time.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Ask {
@@ -124,6 +172,8 @@ pub enum Ask {
         /// The way in which it must have been written.
         kind: MemoryKind,
     },
+    /// Bytes of a part, after [`Answer::Resharded`].
+    Ranges(RangesRequest),
     /// The worker reads no more of what it was given.
     Loaded,
     /// The newest step that is whole.
@@ -163,6 +213,20 @@ pub enum Answer {
         bytes: u64,
         /// True if all nodes have saved the same.
         is_replicated: bool,
+    },
+    /// Another number of ranks has saved the checkpoint. The worker asks for the ranges that it needs.
+    Resharded {
+        /// The step.
+        step: u64,
+        /// All parts in order of their group ranks, for global rank 0; empty for other ranks, to which it passes them.
+        parts: Vec<PartSources>,
+    },
+    /// The worker may read these ranges, one after the other.
+    Ranges {
+        /// The transfer that has fetched them.
+        transfer: TransferId,
+        /// Their size in bytes.
+        bytes: u64,
     },
     /// The newest step that is whole.
     Newest(Option<u64>),
@@ -241,6 +305,15 @@ pub enum Input {
         part: PartId,
         /// The worker that has saved the block.
         local_rank: LocalRank,
+    },
+    /// Another agent wants some bytes of a block. [`Effect::ServeRange`] or [`Effect::Decline`] answers.
+    WantedRange {
+        /// The transfer.
+        transfer: TransferId,
+        /// The part.
+        part: PartId,
+        /// The bytes.
+        range: BlockRange,
     },
     /// A transfer has ended. Of each transfer, this is the last report.
     Ended {
@@ -328,6 +401,17 @@ pub enum Effect {
         /// The worker that has saved the block.
         local_rank: LocalRank,
     },
+    /// Ask the agents at these addresses for bytes of a part, one agent after the other until one gives all of them.
+    FetchRanges {
+        /// The transfer.
+        transfer: TransferId,
+        /// The addresses.
+        sources: Vec<String>,
+        /// The part.
+        part: PartId,
+        /// The bytes.
+        ranges: Vec<BlockRange>,
+    },
     /// Receive a block that is offered into this buffer, which is made if it does not exist.
     Receive {
         /// The transfer.
@@ -343,6 +427,15 @@ pub enum Effect {
         header: BlockHeader,
         /// The buffer with the block.
         buffer: Buffer,
+    },
+    /// Send some bytes of a block, which another agent wants.
+    ServeRange {
+        /// The transfer.
+        transfer: TransferId,
+        /// The buffer with the block.
+        buffer: Buffer,
+        /// The bytes.
+        range: BlockRange,
     },
     /// Decline what another agent offers or wants.
     Decline {

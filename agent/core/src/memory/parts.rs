@@ -42,6 +42,8 @@ pub(super) struct Block {
     pub(super) state: BlockState,
     /// True if the node with the copy has it.
     pub(super) is_copied: bool,
+    /// True if its checksum was computed again in this round.
+    pub(super) is_checked: bool,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -74,6 +76,10 @@ impl About {
 }
 
 impl Block {
+    pub(super) fn new(buffer: Buffer, bytes: u64, state: BlockState) -> Self {
+        Self { buffer, bytes, state, is_copied: false, is_checked: false }
+    }
+
     pub(super) fn sum(&self) -> Option<Sum> {
         match self.state {
             BlockState::Held(sum) => Some(sum),

@@ -53,6 +53,8 @@ enum State {
     Fetching,
     /// The workers may read the part.
     Ready(PartId),
+    /// Another number of ranks has saved the checkpoint. The workers may read ranges of all parts.
+    Resharded(CheckpointId),
     /// The part cannot be had. The round ends.
     Failed,
 }
@@ -61,6 +63,10 @@ impl PartKeeper {
     pub(super) fn begin_restore(&mut self, now: Instant) {
         self.restore = Restore::default();
         let Some(plan) = self.plan().cloned() else { return };
+        if plan.is_resharded {
+            self.restore.state = State::Resharded(plan.checkpoint);
+            return;
+        }
         self.restore.began = Some(now);
         self.restore.sources = plan.sources.iter().take(SOURCES_MAX).cloned().collect();
         let round = self.round.as_ref();
@@ -89,7 +95,7 @@ impl PartKeeper {
         }
     }
 
-    fn plan(&self) -> Option<&MemoryPlan> {
+    pub(super) fn plan(&self) -> Option<&MemoryPlan> {
         self.round.as_ref()?.plan.as_ref()
     }
 
@@ -194,8 +200,7 @@ impl PartKeeper {
         let part =
             self.parts.entry(header.part).or_insert_with(|| KeptPart::new(header.part, about));
         let state = BlockState::Receiving(transfer);
-        part.blocks
-            .insert(local_rank, Block { buffer, bytes: header.bytes, state, is_copied: false });
+        part.blocks.insert(local_rank, Block::new(buffer, header.bytes, state));
         if is_first && !about.is_replicated {
             self.restore.left.extend((1..about.local_ranks.get()).map(LocalRank));
         }
@@ -267,10 +272,22 @@ impl PartKeeper {
         }
     }
 
-    fn refuse_plan_because(&mut self, text: String) {
+    pub(super) fn refuse_plan_because(&mut self, text: String) {
         if let Some(checkpoint) = self.plan().map(|plan| plan.checkpoint) {
             let why = UnusableReason::Script;
             self.refuse_plan(MemoryUnusable { checkpoint, why, text: fitted(&text) });
+        }
+    }
+
+    /// Returns the checkpoint of the round if workers may read ranges of its parts.
+    pub(super) fn resharded_checkpoint(&self) -> Option<CheckpointId> {
+        match self.restore.state {
+            State::Resharded(checkpoint) => Some(checkpoint),
+            State::Nothing
+            | State::Checking(_)
+            | State::Fetching
+            | State::Ready(_)
+            | State::Failed => None,
         }
     }
 
@@ -294,6 +311,12 @@ impl PartKeeper {
         if let Some(off) = self.off.clone() {
             // Other ranks may have loaded it.
             self.refuse_plan_because(off);
+        }
+        if let State::Resharded(checkpoint) = self.restore.state {
+            self.restore.loaded.insert(worker);
+            let plan = self.plan().filter(|_| worker == LocalRank(0));
+            let parts = plan.map_or(Vec::new(), |plan| plan.all_sources.clone());
+            return Some(Answer::Resharded { step: checkpoint.step, parts });
         }
         let State::Ready(id) = self.restore.state else { return None };
         self.restore.loaded.insert(worker);

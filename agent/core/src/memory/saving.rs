@@ -64,6 +64,7 @@ impl PartKeeper {
                 let answer = self.take_saved(now, worker, step, bytes);
                 self.answer(worker, answer);
             }
+            Ask::Ranges(request) => self.handle_ranges(now, worker, request),
             Ask::Loaded => {
                 self.stop_reading(worker);
                 self.answer(worker, Answer::Noted);
@@ -90,6 +91,7 @@ impl PartKeeper {
     /// Notes that a worker asks no more. What it was filling is incomplete.
     pub(super) fn forget_worker(&mut self, worker: LocalRank) {
         self.waiting.remove(&worker);
+        self.abort_ranges(worker);
         self.stop_reading(worker);
         self.abandon(worker);
     }
@@ -121,6 +123,11 @@ impl PartKeeper {
             let Some(Waiting { ask, since }) = self.waiting.get(&worker).cloned() else { continue };
             let answer = match ask {
                 Ask::Load { kind } => self.load(worker, kind),
+                Ask::Ranges(_) => {
+                    // Other ranks may have loaded it.
+                    self.off.clone().into_iter().for_each(|off| self.refuse_plan_because(off));
+                    None
+                }
                 Ask::Buffer { .. }
                 | Ask::Saved { .. }
                 | Ask::Loaded
@@ -199,8 +206,7 @@ impl PartKeeper {
             return Some(Answer::Refused(self.off.clone().unwrap_or(why)));
         };
         let part = self.parts.entry(id).or_insert_with(|| KeptPart::new(id, about));
-        let state = BlockState::Filling;
-        part.blocks.insert(worker, Block { buffer, bytes, state, is_copied: false });
+        part.blocks.insert(worker, Block::new(buffer, bytes, BlockState::Filling));
         self.buffers.hold(buffer);
         self.filling.insert(worker, Filling { part: id, buffer, since });
         Some(Answer::Buffer { buffer, waited: now.saturating_duration_since(since) })
@@ -263,7 +269,9 @@ impl PartKeeper {
             }
             (BlockState::Held(known), sum) => {
                 let is_right = sum.is_ok_and(|sum| sum == known);
+                block.is_checked = is_right;
                 self.handle_checked(worker, id, is_right);
+                self.serve_checked(id, worker, is_right);
             }
             (BlockState::Filling | BlockState::Receiving(_), _) => {}
         }

@@ -98,12 +98,12 @@ impl Model {
 
     fn act(&mut self, act: Act) {
         match act {
-            Act::Admission { plan, sources, place, ward, has_buddy } => {
+            Act::Admission { plan, is_resharded, sources, place, ward, has_buddy } => {
                 let plan = plan.map(|which| MemoryPlan {
                     checkpoint: self.checkpoint(which),
                     kind: MemoryKind::State,
                     sources: (0..sources).map(|source| format!("s{source}:1")).collect(),
-                    is_resharded: false,
+                    is_resharded,
                     all_sources: vec![],
                 });
                 self.round += 1;
@@ -213,6 +213,12 @@ impl Model {
                 let transfer = self.foreign();
                 self.input(Input::Wanted { transfer, part, local_rank: LocalRank(worker) });
             }
+            Act::WantedRange { part, group_rank, range } => {
+                let part =
+                    PartId { checkpoint: self.checkpoint(part), group_rank: GroupRank(group_rank) };
+                let transfer = self.foreign();
+                self.input(Input::WantedRange { transfer, part, range });
+            }
             Act::Ended { which, end } => {
                 let Some(which) = which.checked_rem(self.transfers.len()) else { return };
                 let transfer = *self.transfers.keys().nth(which).unwrap();
@@ -307,6 +313,12 @@ impl Model {
             *step = step.saturating_add(self.step);
             self.step = (*step).min(1 << 53);
         }
+        if let Ask::Ranges(request) = &mut ask
+            && let Some(checkpoint) = self.keeper.resharded_checkpoint()
+        {
+            // Most requests are for the right step.
+            request.step += checkpoint.step;
+        }
         let mut round = self.round_id();
         round.round.0 = round.round.0.saturating_sub(is_late.into());
         if self.keeper.is_running(round) {
@@ -314,7 +326,7 @@ impl Model {
             if self.waiting.contains_key(&worker) {
                 self.leave(round, worker);
             }
-            let abandons = !matches!(ask, Ask::Newest | Ask::Unusable { .. });
+            let abandons = !matches!(ask, Ask::Newest | Ask::Unusable { .. } | Ask::Ranges(_));
             self.note_made(User::Fills(worker));
             self.end_uses(|user| {
                 user == User::Loads(worker) || abandons && user == User::Fills(worker)
@@ -394,6 +406,8 @@ impl Model {
                         Answer::Refused(_)
                         | Answer::Taken
                         | Answer::Nothing
+                        | Answer::Resharded { .. }
+                        | Answer::Ranges { .. }
                         | Answer::Newest(_)
                         | Answer::Noted => {}
                     }
@@ -409,6 +423,14 @@ impl Model {
                     self.uses(buffer, User::Reads(transfer));
                 }
                 Effect::Fetch { transfer, .. } => drop(self.transfers.insert(transfer, true)),
+                // It is not answered with a block.
+                Effect::FetchRanges { transfer, .. } => {
+                    self.transfers.insert(transfer, false);
+                }
+                Effect::ServeRange { transfer, buffer, range } => {
+                    assert!(range.offset + range.bytes <= buffer.size);
+                    self.uses(buffer, User::Reads(transfer));
+                }
                 Effect::Receive { transfer, buffer } => {
                     assert!(self.transfers.contains_key(&transfer));
                     self.uses(buffer, User::Writes(transfer));
@@ -451,7 +473,7 @@ impl Model {
         assert!(!is_running || others <= OTHERS_MAX, "{:?}", keeper.parts.keys());
         for (worker, (ask, since)) in &self.waiting {
             match ask {
-                Ask::Load { .. } => {
+                Ask::Load { .. } | Ask::Ranges(_) => {
                     let fetches = self.transfers.keys().any(|transfer| !transfer.is_foreign);
                     let is_tried = fetches || !self.sums.is_empty();
                     // A newer step is whole, so all ranks have gone on.

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use ragent_rendezvous::{
     ids::Term,
-    message::{MemoryKind, UnusableReason},
+    message::{MemoryKind, PartSources, UnusableReason},
 };
 
 use super::*;
@@ -255,6 +255,14 @@ impl Pair {
                     transfer,
                     &if is_right { TransferEnd::Done } else { TransferEnd::WrongSum },
                 );
+            }
+            Effect::FetchRanges { transfer, part, ranges, .. } => {
+                // The first one is enough for the keeper.
+                let foreign = self.pair(node, transfer);
+                self.give(other, Input::WantedRange { transfer: foreign, part, range: ranges[0] });
+            }
+            Effect::ServeRange { transfer, .. } => {
+                self.end_both(node, transfer, &TransferEnd::Done);
             }
             Effect::Decline { transfer, why } => {
                 self.end_both(node, transfer, &TransferEnd::Declined(why));
@@ -684,4 +692,79 @@ fn missing_sockets_end_a_round_from_memory() {
     pair.input(0, Input::NotOpened { round: round(2), why: "no space left".to_owned() });
     assert!(pair.nodes[0].keeper.unusable().is_some());
     assert_eq!(pair.nodes[0].obstacle(), "off: n0 has no sockets for its workers: no space left");
+}
+
+/// Two nodes have saved with another layout. In the next round both are told so, and read ranges of each other's parts.
+fn resharded() -> Pair {
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    pair.save_all(1, 10);
+    pair.whole(1, 10);
+    let part = |group_rank: u32| PartSources {
+        group_rank: GroupRank(group_rank),
+        first_global_rank: GlobalRank(2 * group_rank),
+        local_ranks: NonZeroU32::new(2).unwrap(),
+        sources: vec![format!("n{group_rank}:1")],
+    };
+    let resharded = MemoryPlan { is_resharded: true, ..plan(1, 10, &[]) };
+    let first = MemoryPlan { all_sources: vec![part(0), part(1)], ..resharded.clone() };
+    pair.admit(2, [Some(first), Some(resharded)]);
+    pair
+}
+
+impl Pair {
+    fn ranges(&mut self, node: usize, worker: u32, step: u64, of: u32) -> Option<Answer> {
+        let ranges = vec![BlockRange { local_rank: LocalRank(1), offset: 64, bytes: 100 }];
+        let sources = vec![format!("n{of}:1")];
+        let ask = RangesRequest { step, group_rank: GroupRank(of), sources, ranges };
+        self.ask(node, worker, 2, Ask::Ranges(ask))
+    }
+
+    fn sums(&self, node: usize) -> usize {
+        self.nodes[node].sent.iter().filter(|effect| matches!(effect, Effect::Sum { .. })).count()
+    }
+}
+
+/// Global rank 0 learns where the parts are. A block is checked before its first range is sent, and once.
+#[test]
+fn ranges_are_read_if_ranks_differ() {
+    let mut pair = resharded();
+    let load = Ask::Load { kind: STATE };
+    let Some(Answer::Resharded { step: 10, parts }) = pair.ask(0, 0, 2, load.clone()) else {
+        panic!()
+    };
+    assert_eq!(parts.len(), 2);
+    for (node, worker) in [(0, 1), (1, 0), (1, 1)] {
+        let other = Answer::Resharded { step: 10, parts: vec![] };
+        assert_eq!(pair.ask(node, worker, 2, load.clone()), Some(other));
+    }
+    let before = pair.sums(1);
+    for _ in 0..2 {
+        let answer = pair.ranges(0, 1, 10, 1);
+        assert!(matches!(answer, Some(Answer::Ranges { bytes: 100, .. })), "{answer:?}");
+    }
+    assert_eq!(pair.sums(1), before + 1);
+    assert!(matches!(pair.ranges(0, 1, 11, 1), Some(Answer::Refused(_))), "another step");
+    // A worker that has saved a newer step has nothing to load.
+    pair.save(0, 0, 2, 11);
+    assert_eq!(pair.ask(0, 0, 2, load), Some(Answer::Nothing));
+}
+
+/// A part whose content has changed is dropped, and the round ends. So it does if memory is turned off meanwhile.
+#[test]
+fn ranges_that_cannot_be_read_end_the_round() {
+    let mut pair = resharded();
+    pair.nodes[1].contents.values_mut().for_each(|content| *content += 1);
+    pair.nodes[1].sent.clear();
+    assert_eq!(pair.ranges(0, 0, 10, 1), None);
+    let unusable = pair.nodes[0].keeper.unusable().unwrap();
+    assert_eq!(unusable.why, UnusableReason::SourceGone { sources: vec!["n1:1".to_owned()] });
+    assert_eq!(unusable.text, "n1:1 no longer has it");
+    assert!(!pair.nodes[1].held().contains(&(1, 10)));
+
+    let mut pair = resharded();
+    pair.nodes[0].keeper.handle_off(pair.now, round(2), "no room");
+    pair.run();
+    assert_eq!(pair.ranges(0, 0, 10, 1), None);
+    assert_eq!(pair.nodes[0].keeper.unusable().unwrap().text, "no room");
 }

@@ -157,7 +157,23 @@ impl Sums {
     }
 }
 
-fn make(size: u64) -> io::Result<File> {
+/// Makes a file with this content.
+///
+/// # Errors
+///
+/// Returns the system's error.
+pub(super) fn file_of(content: &[u8]) -> io::Result<File> {
+    let file = make(content.len() as u64)?;
+    file.write_all_at(content, 0)?;
+    Ok(file)
+}
+
+/// Makes an empty file.
+///
+/// # Errors
+///
+/// Returns the system's error.
+pub(super) fn make(size: u64) -> io::Result<File> {
     // Beyond this limit, the kernel sends SIGXFSZ, which ends a process that does not ignore it.
     let (limit, _) = getrlimit(Resource::RLIMIT_FSIZE)?;
     if size > limit {

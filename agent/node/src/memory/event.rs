@@ -4,7 +4,7 @@ use std::{fs::File, sync::Arc};
 
 use ragent_base::sys::memory;
 use ragent_core::memory::{
-    Ask, BlockHeader, Buffer, Decline, MemoryLeft, PartId, Sum, TransferEnd, TransferId,
+    Ask, BlockHeader, BlockRange, Buffer, Decline, MemoryLeft, PartId, Sum, TransferEnd, TransferId,
 };
 use ragent_rendezvous::ids::{LocalRank, RoundId};
 use tokio::sync::oneshot;
@@ -28,6 +28,10 @@ pub(super) enum Event {
     Incoming { transfer: TransferId, header: BlockHeader, left: MemoryLeft, answer: AnswerSender },
     /// Another agent wants a block.
     Wanted { transfer: TransferId, part: PartId, local_rank: LocalRank, answer: AnswerSender },
+    /// Another agent wants some bytes of a block.
+    WantedRange { transfer: TransferId, part: PartId, range: BlockRange, answer: AnswerSender },
+    /// The ranges of a transfer have arrived. It has ended.
+    Fetched { transfer: TransferId, file: File },
     /// A transfer has ended.
     Ended { transfer: TransferId, end: TransferEnd },
 }
@@ -47,6 +51,7 @@ pub(super) struct Reply {
 pub(super) enum TransferAnswer {
     Receive(Buffer, Arc<MemoryFile>),
     Serve(BlockHeader, Arc<MemoryFile>),
+    ServeRange(BlockRange, Arc<MemoryFile>),
     Decline(Decline),
 }
 

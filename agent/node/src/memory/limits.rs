@@ -29,6 +29,11 @@ pub(super) const SILENCE: Duration = Duration::from_secs(10);
 pub(super) const MAX_CONNECTIONS: usize = 16;
 /// The same per address, and connections to one address: enough to use a fast network, because each has a processor.
 pub(super) const MAX_CONNECTIONS_PER_ADDRESS: usize = 4;
+/// Attempts to read ranges from the holders of a part, and the pauses between them. A holder without a free
+/// connection is tried for about 15 s.
+pub(super) const RANGES_ATTEMPTS: u32 = 8;
+pub(super) const RANGES_RETRY_FIRST: Duration = Duration::from_millis(250);
+pub(super) const RANGES_RETRY_MAX: Duration = Duration::from_secs(4);
 /// Connections that are not authenticated yet.
 pub(super) const MAX_OPENING: usize = 32;
 /// The same per address. A handshake takes only a few round trips.

@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{IoSlice, IoSliceMut},
+    io::{IoSlice, IoSliceMut, Read},
     num::NonZeroU32,
     os::{
         fd::{AsRawFd, OwnedFd},
@@ -21,10 +21,10 @@ use ragent_base::{
     secret::{Credentials, Origin, Secret},
     sys::unix,
 };
-use ragent_core::memory::{Ask, BlockHeader, Decline, PartId, Sum};
+use ragent_core::memory::{Ask, BlockHeader, BlockRange, Decline, PartId, RangesRequest, Sum};
 use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, Round, Term},
-    message::{CheckpointId, MemoryKind},
+    message::{CheckpointId, MemoryKind, PartSources},
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -384,6 +384,122 @@ async fn changed_bytes_are_noticed() {
     })
     .await;
     assert_eq!(ends, [TransferEnd::WrongSum, TransferEnd::WrongSum]);
+}
+
+/// A worker learns where the parts are, and reads ranges of a block that another agent holds. The first address does not
+/// answer.
+#[tokio::test]
+async fn ranges_are_read_from_another_agent() {
+    let (mut first, _folder) = service(secret("a"), "job");
+    let (mut second, _other_folder) = service(secret("a"), "job");
+    first.carry_out(Effect::OpenSockets { round: round(1), workers: NonZeroU32::MIN });
+    let path = socket_path(first.socket_folder().unwrap(), LocalRank(0));
+    let bytes = content(5_000_001);
+    let buffer = Buffer { id: 1, size: 6 << 20 };
+    let part = header(bytes.len() as u64, fill(&second, buffer, &bytes)).part;
+    let closed = listen(Reach::Loopback([127, 0, 0, 1].into()), 0).unwrap();
+    let closed = format!("127.0.0.1:{}", closed.local_addr().unwrap().port());
+    let sources = vec![closed, address(&second)];
+    let parts = vec![PartSources {
+        group_rank: GroupRank(1),
+        first_global_rank: GlobalRank(1),
+        local_ranks: NonZeroU32::MIN,
+        sources: sources.clone(),
+    }];
+    let whole = bytes.clone();
+    let mut client = spawn_blocking(move || {
+        let client = Client::connect(&path);
+        let (answer, file) = client.ask(&json!({"ask": "load", "kind": "dcp"}));
+        let mut list = Vec::new();
+        File::from(file.expect("a list")).read_to_end(&mut list).unwrap();
+        assert_eq!(answer, json!({"step": 120, "resharded": true, "bytes": list.len()}));
+        let list: Value = serde_json::from_slice(&list).unwrap();
+        assert_eq!(
+            list,
+            json!([{"group_rank": 1, "first_rank": 1, "ranks": 1, "sources": sources}])
+        );
+        let ranges = json!([[0, 3, 2_000_000], [0, 4_999_999, 2], [0, 0, 1]]);
+        let request = json!({"ask": "ranges", "step": 120, "group_rank": 1, "sources": sources, "ranges": ranges});
+        let (answer, file) = client.ask(&request);
+        assert_eq!(answer, json!({"bytes": 2_000_003}));
+        let mut read = Vec::new();
+        File::from(file.expect("the ranges")).read_to_end(&mut read).unwrap();
+        assert!(read == [&whole[3..2_000_003], &whole[4_999_999..], &whole[..1]].concat());
+    });
+    let mut served = 0;
+    loop {
+        tokio::select! {
+            input = first.next() => match input {
+                Input::Asked { ask: Ask::Load { .. }, .. } => {
+                    let list = Answer::Resharded { step: 120, parts: parts.clone() };
+                    answer(list).into_iter().for_each(|effect| first.carry_out(effect));
+                }
+                Input::Asked { ask: Ask::Ranges(request), .. } => {
+                    assert_eq!((request.step, request.group_rank), (120, GroupRank(1)));
+                    let RangesRequest { sources, ranges, .. } = request;
+                    first.carry_out(Effect::FetchRanges { transfer: OWN, sources, part, ranges });
+                }
+                Input::Ended { transfer, end } => {
+                    assert_eq!((transfer, end), (OWN, TransferEnd::Done));
+                    let ranges = Answer::Ranges { transfer, bytes: 2_000_003 };
+                    answer(ranges).into_iter().for_each(|effect| first.carry_out(effect));
+                }
+                Input::WorkerGone { .. } => {}
+                other => panic!("{other:?}"),
+            },
+            input = second.next() => match input {
+                Input::WantedRange { transfer, part: wanted, range } => {
+                    assert_eq!(wanted, part);
+                    second.carry_out(Effect::ServeRange { transfer, buffer, range });
+                }
+                Input::Ended { end, .. } => {
+                    assert_eq!(end, TransferEnd::Done);
+                    served += 1;
+                }
+                other => panic!("{other:?}"),
+            },
+            result = &mut client => break result.unwrap(),
+        }
+    }
+    assert!(served >= 2 && first.fetched.is_empty(), "the last end may not be reported yet");
+}
+
+/// Ranges that no holder has are declined, and what was fetched for a worker that is gone is not kept.
+#[tokio::test]
+async fn ranges_may_be_declined_or_aborted() {
+    let (mut first, _folder) = service(secret("a"), "job");
+    let (mut second, _other_folder) = service(secret("a"), "job");
+    let (part, buffer) = (header(9, Sum(0)).part, Buffer { id: 1, size: 9 });
+    let ranges = vec![BlockRange { local_rank: LocalRank(0), offset: 0, bytes: 9 }];
+    let sources = vec![address(&second)];
+    let fetch = |transfer| {
+        let (sources, ranges) = (sources.clone(), ranges.clone());
+        Effect::FetchRanges { transfer, sources, part, ranges }
+    };
+    first.carry_out(fetch(OWN));
+    let why = Decline::NotHere;
+    let ends = both_ends([&mut first, &mut second], |_, input| match *input {
+        Input::WantedRange { transfer, .. } => vec![Effect::Decline { transfer, why }],
+        _ => vec![],
+    })
+    .await;
+    assert_eq!(ends, [TransferEnd::Declined(why), TransferEnd::Declined(why)]);
+    fill(&second, buffer, b"some text");
+    let other = TransferId { number: 2, ..OWN };
+    first.carry_out(fetch(other));
+    loop {
+        tokio::select! {
+            input = second.next() => if let Input::WantedRange { transfer, range, .. } = input {
+                first.carry_out(Effect::Abort(other));
+                second.carry_out(Effect::ServeRange { transfer, buffer, range });
+            },
+            input = first.next() => {
+                assert!(matches!(input, Input::Ended { .. }), "{input:?}");
+                break;
+            }
+        }
+    }
+    assert!(first.fetched.is_empty());
 }
 
 /// Both ends learn why a block is not received or not sent.

@@ -2,6 +2,7 @@
 //!
 //! `outgoing` opens a connection for each transfer that this agent begins. `incoming` serves the connections of other
 //! agents. Who has begun a transfer does not matter once a block is offered: `block` moves its bytes in either direction.
+//! `ranges` moves some bytes of a block.
 //! `frames` has the messages.
 
 mod block;
@@ -12,6 +13,7 @@ pub mod fuzzing;
 mod incoming;
 mod outgoing;
 mod places;
+mod ranges;
 
 use std::{io, sync::Mutex};
 

@@ -1,8 +1,9 @@
 //! The messages between a worker and its agent: one object of JSON in each packet.
 
-use ragent_core::memory::{Answer, Ask};
+use ragent_core::memory::{Answer, Ask, BlockRange, RangesRequest};
+use ragent_rendezvous::ids::{GroupRank, LocalRank};
 use ragent_rendezvous::message::{
-    LINE_MAX, MEMORY_BYTES_MAX, MemoryKind, NOTICE_TEXT_MAX, STEP_MAX,
+    LINE_MAX, MEMORY_BYTES_MAX, MemoryKind, NOTICE_TEXT_MAX, PartSources, STEP_MAX,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -19,6 +20,7 @@ enum Request {
     Buffer { step: u64, bytes: u64, kind: MemoryKind, replicated: bool },
     Saved { step: u64, bytes: u64 },
     Load { kind: MemoryKind },
+    Ranges { step: u64, group_rank: u32, sources: Vec<String>, ranges: Vec<(u32, u64, u64)> },
     Loaded,
     Newest,
     Unusable { step: u64, reason: String },
@@ -36,6 +38,17 @@ pub(super) fn parse(packet: &[u8]) -> Option<Ask> {
             Some(Ask::Saved { step, bytes })
         }
         Request::Load { kind } => Some(Ask::Load { kind }),
+        Request::Ranges { step, group_rank, sources, ranges } => {
+            let range = |(local_rank, offset, bytes)| BlockRange {
+                local_rank: LocalRank(local_rank),
+                offset,
+                bytes,
+            };
+            let ranges = ranges.into_iter().map(range).collect();
+            let group_rank = GroupRank(group_rank);
+            let request = RangesRequest { step, group_rank, sources, ranges };
+            request.is_valid().then_some(Ask::Ranges(request))
+        }
         Request::Loaded => Some(Ask::Loaded),
         Request::Newest => Some(Ask::Newest),
         Request::Unusable { step, reason } if is_step(step) => {
@@ -57,10 +70,30 @@ pub(super) fn packet(answer: &Answer) -> Vec<u8> {
         Answer::Block { step, bytes, is_replicated, .. } => {
             json!({"step": step, "bytes": bytes, "replicated": is_replicated})
         }
+        Answer::Resharded { step, parts } if parts.is_empty() => {
+            json!({"step": step, "resharded": true})
+        }
+        Answer::Resharded { step, parts } => {
+            json!({"step": step, "resharded": true, "bytes": list_of(parts).len()})
+        }
+        Answer::Ranges { bytes, .. } => json!({"bytes": bytes}),
         Answer::Newest(step) => json!({"step": step}),
         Answer::Noted => json!({"noted": true}),
     };
     value.to_string().into_bytes()
+}
+
+/// Returns the list of parts of a checkpoint, which follows [`Answer::Resharded`] in a file.
+pub(super) fn list_of(parts: &[PartSources]) -> Vec<u8> {
+    let part = |part: &PartSources| {
+        json!({
+            "group_rank": part.group_rank.0,
+            "first_rank": part.first_global_rank.0,
+            "ranks": part.local_ranks,
+            "sources": part.sources,
+        })
+    };
+    Value::Array(parts.iter().map(part).collect()).to_string().into_bytes()
 }
 
 #[cfg(test)]
@@ -88,6 +121,12 @@ mod tests {
         assert_eq!(parsed(r#"{"ask":"load","kind":"state"}"#), Some(Ask::Load { kind }));
         assert_eq!(parsed(r#"{"ask":"newest"}"#), Some(Ask::Newest));
         assert_eq!(parsed(r#"{"ask":"loaded"}"#), Some(Ask::Loaded));
+        let text =
+            r#"{"ask":"ranges","step":5,"group_rank":1,"sources":["n1:1"],"ranges":[[3,64,9]]}"#;
+        let range = BlockRange { local_rank: LocalRank(3), offset: 64, bytes: 9 };
+        let (sources, ranges) = (vec!["n1:1".to_owned()], vec![range]);
+        let request = RangesRequest { step: 5, group_rank: GroupRank(1), sources, ranges };
+        assert_eq!(parsed(text), Some(Ask::Ranges(request)));
         let long = "\\u001b[2J".to_owned() + &"x".repeat(3_000);
         let ask = parsed(&format!(r#"{{"ask":"unusable","step":5,"reason":"{long}"}}"#));
         let Some(Ask::Unusable { step: 5, reason }) = ask else { panic!("{ask:?}") };
@@ -109,6 +148,11 @@ mod tests {
             r#"{"ask":"saved","step":1,"bytes":1000000000000000000}"#,
             r#"{"ask":"buffer","step":1,"bytes":1,"kind":"pickle","replicated":false}"#,
             r#"{"ask":"load"}"#,
+            r#"{"ask":"ranges","step":1,"group_rank":0,"sources":["n:1"],"ranges":[]}"#,
+            r#"{"ask":"ranges","step":1,"group_rank":0,"sources":[],"ranges":[[0,0,1]]}"#,
+            r#"{"ask":"ranges","step":1,"group_rank":0,"sources":["n:1"],"ranges":[[0,0,0]]}"#,
+            r#"{"ask":"ranges","step":1,"group_rank":0,"sources":["n:1"],"ranges":[[0,-1,1]]}"#,
+            r#"{"ask":"ranges","step":1,"group_rank":0,"sources":["n:1"],"ranges":[[0,0,1],[0,0,67108864]]}"#,
         ] {
             assert_eq!(parsed(text), None, "{text}");
         }
@@ -125,6 +169,10 @@ mod tests {
         let answer = Answer::Block { step: 5, buffer, bytes: 9, is_replicated: false };
         assert_eq!(text(answer), r#"{"bytes":9,"replicated":false,"step":5}"#);
         assert_eq!(text(Answer::Nothing), r#"{"step":null}"#);
+        let answer = Answer::Resharded { step: 5, parts: vec![] };
+        assert_eq!(text(answer), r#"{"resharded":true,"step":5}"#);
+        let transfer = ragent_core::memory::TransferId { is_foreign: false, number: 1 };
+        assert_eq!(text(Answer::Ranges { transfer, bytes: 9 }), r#"{"bytes":9}"#);
         assert_eq!(text(Answer::Newest(Some(5))), r#"{"step":5}"#);
         assert_eq!(text(Answer::Taken), r#"{"taken":true}"#);
         assert_eq!(text(Answer::Noted), r#"{"noted":true}"#);

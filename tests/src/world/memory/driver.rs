@@ -91,6 +91,9 @@ impl World {
             Effect::Fetch { transfer, from, part, local_rank } => {
                 self.begin_fetch(id, transfer, &from, part, local_rank);
             }
+            Effect::FetchRanges { .. } | Effect::ServeRange { .. } => {
+                self.breaks_memory(|| format!("rule z: {id} reads ranges, which no worker wants"));
+            }
             Effect::Receive { transfer, buffer } => self.receive(id, transfer, buffer),
             Effect::Serve { transfer, header, buffer } => self.serve(id, transfer, header, buffer),
             Effect::Decline { transfer, why } => self.decline(id, transfer, why),

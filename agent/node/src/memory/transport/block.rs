@@ -2,7 +2,7 @@
 //!
 //! The bytes move on a thread of their own, because encryption and checksums need a processor.
 
-use std::{fs::File, os::unix::fs::FileExt, sync::Arc};
+use std::{fs::File, ops::Range, os::unix::fs::FileExt, sync::Arc};
 
 use ragent_core::memory::{BlockHeader, Sum, TransferEnd, TransferId};
 use tokio::{
@@ -43,7 +43,7 @@ impl Transport {
             return Ok((TransferEnd::Declined(why), stream));
         }
         self.on_thread(stop, async move {
-            send(&mut stream, file.with_content()?, header.bytes).await?;
+            send(&mut stream, file.with_content()?, 0..header.bytes, |_| {}).await?;
             let receipt = Receipt::decode(read_byte(&mut stream).await?);
             let end = match receipt.map_err(|error| error.to_string())? {
                 Receipt::Done => TransferEnd::Done,
@@ -74,7 +74,9 @@ impl Transport {
                 write(&mut stream, &[Verdict::Decline(why).encode()]).await?;
                 return Ok((TransferEnd::Declined(why), stream));
             }
-            TransferAnswer::Serve(..) => return Err("this agent has decided otherwise".to_owned()),
+            TransferAnswer::Serve(..) | TransferAnswer::ServeRange(..) => {
+                return Err("this agent has decided otherwise".to_owned());
+            }
         };
         if buffer.size < header.bytes {
             return Err("the buffer is too small".to_owned());
@@ -91,7 +93,7 @@ impl Transport {
                 }
             };
             write(&mut stream, &[Verdict::Take.encode()]).await?;
-            let is_right = receive(&mut stream, open, header.bytes).await? == header.sum;
+            let is_right = receive(&mut stream, open, 0..header.bytes).await? == header.sum;
             let (receipt, end) = match is_right {
                 true => (Receipt::Done, TransferEnd::Done),
                 false => (Receipt::WrongSum, TransferEnd::WrongSum),
@@ -103,7 +105,7 @@ impl Transport {
     }
 
     /// Runs a part of a transfer on a thread of its own.
-    async fn on_thread<T: Send + 'static>(
+    pub(super) async fn on_thread<T: Send + 'static>(
         &self,
         stop: Stop,
         part: impl Future<Output = Result<T, String>> + Send + 'static,
@@ -139,21 +141,22 @@ pub(super) async fn write(
     .await
 }
 
-async fn read_byte(stream: &mut (impl AsyncRead + Unpin)) -> Result<u8, String> {
+pub(super) async fn read_byte(stream: &mut (impl AsyncRead + Unpin)) -> Result<u8, String> {
     moved(stream.read_u8()).await
 }
 
-/// Sends the first `bytes` bytes of a file.
-async fn send(
+/// Sends these bytes of a file, and reports each piece of them.
+pub(super) async fn send(
     stream: &mut (impl AsyncWrite + Unpin),
     file: &File,
-    bytes: u64,
+    Range { start: mut at, end }: Range<u64>,
+    mut report: impl FnMut(&[u8]),
 ) -> Result<(), String> {
-    let mut piece = vec![0; piece_len(bytes)];
-    let mut at = 0;
-    while at < bytes {
-        let piece = &mut piece[..piece_len(bytes - at)];
+    let mut piece = vec![0; piece_len(end - at)];
+    while at < end {
+        let piece = &mut piece[..piece_len(end - at)];
         file.read_exact_at(piece, at).map_err(|error| error.to_string())?;
+        report(piece);
         let mut rest = &*piece;
         while !rest.is_empty() {
             let sent = moved(stream.write(rest)).await?;
@@ -164,16 +167,15 @@ async fn send(
     moved(stream.flush()).await
 }
 
-/// Receives `bytes` bytes into a file. Returns their checksum.
-async fn receive(
+/// Receives these bytes of a file. Returns their checksum.
+pub(super) async fn receive(
     stream: &mut (impl AsyncRead + Unpin),
     file: &File,
-    bytes: u64,
+    Range { start: mut at, end }: Range<u64>,
 ) -> Result<Sum, String> {
-    let (mut sums, mut piece) = (Sums::new(), vec![0; piece_len(bytes)]);
-    let mut at = 0;
-    while at < bytes {
-        let piece = &mut piece[..piece_len(bytes - at)];
+    let (mut sums, mut piece) = (Sums::new(), vec![0; piece_len(end - at)]);
+    while at < end {
+        let piece = &mut piece[..piece_len(end - at)];
         let mut filled = 0;
         while filled < piece.len() {
             match moved(stream.read(&mut piece[filled..])).await? {
@@ -212,18 +214,21 @@ mod tests {
             std::future::pending::<()>().await;
         };
         let end = tokio::select! {
-            end = receive(&mut near, file, 8 << 20) => end.unwrap_err(),
+            end = receive(&mut near, file, 0..8 << 20) => end.unwrap_err(),
             () = sending => unreachable!("it waits for ever"),
         };
         assert_eq!(end, "no byte has moved for 10 s");
         assert_eq!(clock::now() - begun, limits::SILENCE * 19 / 10);
         let begun = clock::now();
-        let end = send(&mut near, file, 8 << 20).await.unwrap_err();
+        let end = send(&mut near, file, 0..8 << 20, |_| {}).await.unwrap_err();
         assert_eq!(
             (end.as_str(), clock::now() - begun),
             ("no byte has moved for 10 s", limits::SILENCE)
         );
         drop(far);
-        assert_eq!(receive(&mut near, file, 1).await.unwrap_err(), "it has closed the connection");
+        assert_eq!(
+            receive(&mut near, file, 0..1).await.unwrap_err(),
+            "it has closed the connection"
+        );
     }
 }

@@ -7,11 +7,14 @@
 //! 3. The receiver answers with one byte: [`Receipt`].
 //!
 //! *Get* names a block. The server answers with a *put* of that block, and then the roles are exchanged; or with a *decline*.
+//!
+//! *Range* names some bytes of a block. The server answers with one byte: [`Verdict::Take`], and then the bytes and their
+//! checksum; or the reason why it declines.
 
 use std::num::NonZeroU32;
 
 use ragent_base::limits::MAX_LOCAL_WORLD_SIZE;
-use ragent_core::memory::{BlockHeader, Decline, PartId, Sum};
+use ragent_core::memory::{BlockHeader, BlockRange, Decline, PartId, Sum};
 use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, JobUid, LocalRank, Round, RoundId, Term},
     limits::NODES_MAX,
@@ -88,6 +91,8 @@ pub(super) enum Frame {
     Put(BlockHeader),
     /// A block is wanted.
     Get(PartId, LocalRank),
+    /// Some bytes of a block are wanted.
+    Range(PartId, BlockRange),
     /// The answer to `Get` if the block is not sent.
     Decline(Decline),
 }
@@ -95,6 +100,7 @@ pub(super) enum Frame {
 const PUT: u8 = 1;
 const GET: u8 = 2;
 const DECLINE: u8 = 3;
+const RANGE: u8 = 4;
 
 impl Frame {
     pub(super) fn encode(self) -> [u8; FRAME_LEN] {
@@ -117,6 +123,12 @@ impl Frame {
                 bytes.extend([GET, 0, 0, 0]);
                 put_block(&mut bytes, part, local_rank);
             }
+            Self::Range(part, range) => {
+                bytes.extend([RANGE, 0, 0, 0]);
+                put_block(&mut bytes, part, range.local_rank);
+                bytes.extend(range.offset.to_be_bytes());
+                bytes.extend(range.bytes.to_be_bytes());
+            }
             Self::Decline(why) => bytes.extend([DECLINE, Verdict::Decline(why).encode()]),
         }
         let mut frame = [0; FRAME_LEN];
@@ -132,6 +144,15 @@ impl Frame {
             GET => {
                 let (part, local_rank) = fields.block()?;
                 Ok(Self::Get(part, local_rank))
+            }
+            RANGE => {
+                let (part, local_rank) = fields.block()?;
+                let range = BlockRange { local_rank, offset: fields.u64(), bytes: fields.u64() };
+                if range.is_valid() {
+                    Ok(Self::Range(part, range))
+                } else {
+                    Err(FrameError::Field("range"))
+                }
             }
             DECLINE => match Verdict::decode(kind)? {
                 Verdict::Decline(why) => Ok(Self::Decline(why)),
@@ -319,10 +340,12 @@ mod tests {
             ..header()
         };
         let part = header().part;
+        let range = BlockRange { local_rank: LocalRank(5), offset: 1 << 40, bytes: 64 << 20 };
         for frame in [
             Frame::Put(header()),
             Frame::Put(replicated),
             Frame::Get(part, LocalRank(5)),
+            Frame::Range(part, range),
             Frame::Decline(Decline::NotHere),
         ] {
             assert_eq!(Frame::decode(&frame.encode()), Ok(frame));

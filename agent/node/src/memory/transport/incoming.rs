@@ -103,6 +103,7 @@ impl Transport {
                     self.receive_offered(stream, transfer, header, stop).await
                 }
                 Frame::Get(part, local_rank) => self.give(stream, transfer, part, local_rank).await,
+                Frame::Range(part, range) => self.give_range(stream, transfer, part, range).await,
                 Frame::Decline(_) => return Err("it answers, but was not asked".to_owned()),
             };
             match served {
@@ -135,7 +136,9 @@ impl Transport {
                 write(&mut stream, &Frame::Decline(why).encode()).await?;
                 Ok((TransferEnd::Declined(why), stream))
             }
-            TransferAnswer::Receive(..) => Err("this agent has decided otherwise".to_owned()),
+            TransferAnswer::Receive(..) | TransferAnswer::ServeRange(..) => {
+                Err("this agent has decided otherwise".to_owned())
+            }
         }
     }
 }

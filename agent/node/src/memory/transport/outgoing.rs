@@ -64,7 +64,7 @@ impl Transport {
             let header = match Frame::decode(&frame).map_err(|error| error.to_string())? {
                 Frame::Put(header) if is_wanted(&header, part, local_rank) => header,
                 Frame::Decline(why) => return Ok(TransferEnd::Declined(why)),
-                Frame::Put(_) | Frame::Get(..) => {
+                Frame::Put(_) | Frame::Get(..) | Frame::Range(..) => {
                     return Err("it has answered with another block".to_owned());
                 }
             };
@@ -85,7 +85,7 @@ impl Transport {
     }
 
     /// Opens a connection to the agent at this address. The connection holds the place.
-    async fn connect(&self, address: &str) -> Result<(SecureStream, Place), String> {
+    pub(super) async fn connect(&self, address: &str) -> Result<(SecureStream, Place), String> {
         if !self.credentials.is_secured() {
             return Err("the job has no secret".to_owned());
         }
@@ -119,7 +119,7 @@ impl Transport {
 }
 
 /// Waits for something, unless this agent ends the transfer meanwhile.
-async fn unless_stopped<T>(
+pub(super) async fn unless_stopped<T>(
     stop: &Stop,
     awaited: impl Future<Output = Result<T, String>>,
 ) -> Result<T, String> {
