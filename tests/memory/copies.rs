@@ -23,15 +23,9 @@ impl<'a> Job<'a> {
 
     fn agent(&self, node: u32) -> Start {
         let Self { sandbox, network, flags } = self;
-        let script = format!(
-            "hostname n{node}; exec {} --rdzv-id memory --local-addr {} {flags} {WORKER}",
-            env!("CARGO_BIN_EXE_ragent"),
-            Network::address(node)
-        );
-        let runtime_dir = sandbox.path(&format!("run{node}"));
-        std::fs::create_dir_all(&runtime_dir).unwrap();
-        let start = network.program(sandbox, node, "unshare").arg("-u").arg("bash");
-        start.arg("-c").arg(script).env("XDG_RUNTIME_DIR", runtime_dir)
+        let address = Network::address(node);
+        let words = format!("--rdzv-id memory --local-addr {address} {flags} {WORKER}");
+        network.named_ragent(sandbox, node, &words)
     }
 
     fn host(&self) -> Program {
