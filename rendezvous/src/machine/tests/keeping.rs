@@ -139,7 +139,8 @@ fn worker_dies() {
     assert_eq!((training.highest_step, training.saved_step), (Some(10), None), "it is on no disk");
     assert_eq!((t.plan("a"), t.plan("b")), (planned(id(10), &[]), planned(id(10), &[])));
     assert!(t.job_state.training.charged_rounds.iter().all(|round| !round.began_from_memory));
-    let restored = EventKind::MemoryRestored { step: 10, fetching: 0, bytes: 0 };
+    let restored =
+        EventKind::MemoryRestored { step: 10, fetching: 0, bytes: 0, is_resharded: false };
     assert!(t.kinds().any(|kind| *kind == restored));
     // A repeated admission is the same.
     let before = t.admissions["a"].clone();
