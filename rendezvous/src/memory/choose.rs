@@ -308,6 +308,14 @@ mod tests {
         }
 
         fn choose_with(&self, placed: &[&str], workers: u32) -> Option<(u64, Vec<String>)> {
+            let chosen = self.chosen(placed, workers)?;
+            let plan = |rank| chosen.plan(GroupRank(rank));
+            let ranks = 0..u32::try_from(placed.len()).expect("few");
+            assert!(ranks.clone().map(plan).all(|plan| !plan.is_resharded));
+            Some((chosen.checkpoint.step, ranks.map(|rank| plan(rank).sources.join(" ")).collect()))
+        }
+
+        fn chosen(&self, placed: &[&str], workers: u32) -> Option<Chosen> {
             let nodes: Vec<NodeId> = placed.iter().map(NodeId::new).collect();
             let place = |(node, rank)| Place {
                 node,
@@ -317,11 +325,36 @@ mod tests {
             let places: Vec<Place<'_>> = nodes.iter().zip(0..).map(place).collect();
             let sources = self.held.iter().map(|(node, report)| Source { node, report });
             let is_void = |id| id < self.void_below;
-            let chosen = choose(sources, &places, is_void, &self.gone)?;
-            let sources = |rank| chosen.plan(GroupRank(rank)).sources.join(" ");
-            let ranks = 0..u32::try_from(placed.len()).expect("few");
-            Some((chosen.checkpoint.step, ranks.map(sources).collect()))
+            choose(sources, &places, is_void, &self.gone)
         }
+
+        /// Returns the step of the chosen checkpoint, and the sources of each of its parts; `None` if none is chosen that
+        /// was saved with other ranks.
+        fn reshard(&self, placed: &[&str], workers: u32) -> Option<(u64, Vec<String>)> {
+            let chosen = self.chosen(placed, workers)?;
+            let plans = (0..).zip(placed).map(|(rank, _)| chosen.plan(GroupRank(rank)));
+            let plans: Vec<MemoryPlan> = plans.collect();
+            for (rank, plan) in plans.iter().enumerate() {
+                assert!(plan.is_resharded && plan.sources.is_empty(), "{plan:?}");
+                assert_eq!(plan.all_sources.is_empty(), rank > 0, "only rank 0 has them");
+            }
+            let all = &plans.first()?.all_sources;
+            let in_order =
+                all.iter().zip(0..).all(|(part, rank)| part.group_rank == GroupRank(rank));
+            assert!(in_order, "{all:?}");
+            assert_eq!(chosen.bytes, 10 * all.len() as u64);
+            Some((chosen.checkpoint.step, all.iter().map(|part| part.sources.join(" ")).collect()))
+        }
+    }
+
+    fn dcp(part: Part) -> Part {
+        Part { kind: MemoryKind::Dcp, ..part }
+    }
+
+    /// A job of four nodes whose script uses DCP. Nodes 0 and 2 hold each other's copies, and so do 1 and 3.
+    fn four_with_dcp(id: CheckpointId) -> World {
+        let held = |rank| [dcp(part(id, rank, 4, OWN)), dcp(part(id, (rank + 2) % 4, 4, COPY))];
+        world(&[&held(0), &held(1), &held(2), &held(3), &[]])
     }
 
     fn some(step: u64, sources: &[&str]) -> Option<(u64, Vec<String>)> {
@@ -437,6 +470,97 @@ mod tests {
         assert_eq!(world.choose(&["0", "2"]), some(10, &["", "at-1"]));
         world.void_below = id;
         assert_eq!(world.choose(&["0", "2"]), None);
+    }
+
+    /// What DCP has written fits fewer and more nodes, and other ranks on a node. Only rank 0 gets the holders of all parts,
+    /// first the owner of each. With the same ranks, each node begins with its own part.
+    #[test]
+    fn dcp_fits_other_ranks() {
+        let mut world = four_with_dcp(checkpoint(1, 10));
+        let all = ["at-0 at-2", "at-1 at-3", "at-2 at-0", "at-3 at-1"];
+        assert_eq!(world.choose(&["0", "1", "2", "3"]), some(10, &["", "", "", ""]));
+        assert_eq!(world.choose(&["0", "1", "4", "3"]), some(10, &["", "", "at-2 at-0", ""]));
+        for (placed, workers) in
+            [(&["0", "1", "2", "3"][..], 2), (&["0", "1", "2", "3", "4"], 1), (&["3", "4"], 1)]
+        {
+            assert_eq!(world.reshard(placed, workers), some(10, &all), "{placed:?}");
+        }
+        // Node 1 is lost. A replicated one is given to each node, as before.
+        world.held[1].1.parts.clear();
+        let lost = some(10, &["at-0 at-2", "at-3", "at-2 at-0", "at-3"]);
+        assert_eq!(world.reshard(&["0", "2", "3"], 1), lost);
+        let of = |rank| replicated(dcp(part(checkpoint(1, 10), rank, 4, OWN)));
+        let world = self::world(&[&[of(0)], &[of(1)], &[]]);
+        assert_eq!(world.choose(&["0", "1", "2"]), some(10, &["", "", "at-0 at-1"]));
+    }
+
+    /// The ranks of the parts are in the plan. They may differ between nodes.
+    #[test]
+    fn plan_has_the_ranks_of_all_parts() {
+        let id = checkpoint(1, 10);
+        let wide = |first, workers, rank| Part {
+            first_global_rank: GlobalRank(first),
+            local_ranks: NonZeroU32::new(workers).expect("a worker"),
+            ..dcp(part(id, rank, 2, OWN))
+        };
+        let world = world(&[&[wide(0, 3, 0)], &[wide(3, 1, 1)]]);
+        let chosen = world.chosen(&["0", "1"], 2).expect("it fits");
+        let of = |part: &PartSources| (part.first_global_rank.0, part.local_ranks.get());
+        let ranks: Vec<(u32, u32)> = chosen.resharded.iter().map(of).collect();
+        assert_eq!(ranks, [(0, 3), (3, 1)]);
+        assert!(chosen.names(GroupRank(1), "at-0"), "each node reads from all");
+        // The ranks of the second part do not follow on those of the first.
+        for (first, workers) in [(0, 2), (0, 4), (1, 3)] {
+            let world = self::world(&[&[wide(first, workers, 0)], &[wide(3, 1, 1)]]);
+            assert_eq!(world.reshard(&["0"], 1), None, "{first} {workers}");
+        }
+    }
+
+    /// For other ranks each part needs an address, also one that its reader holds.
+    #[test]
+    fn other_ranks_need_all_addresses() {
+        let id = checkpoint(1, 10);
+        let own = |rank| [dcp(part(id, rank, 2, OWN))];
+        let mut world = world(&[&own(0), &own(1)]);
+        assert_eq!(world.reshard(&["0"], 1), some(10, &["at-0", "at-1"]));
+        world.gone.add(checkpoint(1, 20), ["at-0".to_owned()]);
+        assert!(world.reshard(&["0"], 1).is_some(), "another checkpoint");
+        world.gone.add(id, ["at-0".to_owned()]);
+        assert_eq!(world.reshard(&["0"], 1), None);
+        world.gone = Gone::default();
+        world.held[0].1.address = None;
+        assert_eq!(world.reshard(&["0"], 1), None);
+        world.held[0].1.address = Some("x".repeat(ALL_SOURCES_BYTES_MAX - 4));
+        assert!(world.reshard(&["0"], 1).is_some());
+        world.held[0].1.address = Some("x".repeat(ALL_SOURCES_BYTES_MAX - 3));
+        assert_eq!(world.reshard(&["0"], 1), None, "the addresses are too long");
+        // Only one holder of each part is gone.
+        let mut world = four_with_dcp(id);
+        world.gone.add(id, ["at-1".to_owned(), "at-2".to_owned()]);
+        let left = some(10, &["at-0", "at-3", "at-0", "at-3"]);
+        assert_eq!(world.reshard(&["0", "1", "2"], 1), left);
+    }
+
+    /// The newest checkpoint is chosen, also if an older one has the ranks of the new round. Void ones are not.
+    #[test]
+    fn newest_counts_with_other_ranks() {
+        let (old, id) = (checkpoint(1, 10), checkpoint(2, 20));
+        let held = |rank| [dcp(part(old, rank, 2, OWN)), dcp(part(id, rank, 3, OWN))];
+        let mut world = world(&[&held(0), &held(1), &[dcp(part(id, 2, 3, OWN))]]);
+        assert_eq!(world.reshard(&["0", "1"], 1), some(20, &["at-0", "at-1", "at-2"]));
+        // The last part is missing, or contradicts the others.
+        let last = world.held[2].1.parts.pop().expect("a part");
+        assert_eq!(world.choose(&["0", "1"]), some(10, &["", ""]));
+        world.held[2].1.parts.push(Part { kind: MemoryKind::State, ..last });
+        assert_eq!(world.choose(&["0", "1"]), some(10, &["", ""]));
+        world.held[2].1.parts = vec![last, Part { first_global_rank: GlobalRank(3), ..last }];
+        assert_eq!(world.choose(&["0", "1"]), some(10, &["", ""]));
+        world.void_below = id;
+        assert_eq!(world.choose(&["0", "1"]), None);
+        world.held[2].1.parts = vec![last];
+        assert!(world.reshard(&["0", "1"], 1).is_some());
+        world.void_below = checkpoint(2, 21);
+        assert_eq!(world.reshard(&["0", "1"], 1), None);
     }
 
     /// No part, no plan.
