@@ -60,7 +60,7 @@ enum State {
 impl PartKeeper {
     pub(super) fn begin_restore(&mut self, now: Instant) {
         self.restore = Restore::default();
-        let Some(plan) = self.plan().cloned() else { return };
+        let Some(plan) = self.plan().filter(|plan| !plan.is_resharded).cloned() else { return };
         self.restore.began = Some(now);
         self.restore.sources = plan.sources.iter().take(SOURCES_MAX).cloned().collect();
         let round = self.round.as_ref();
