@@ -509,7 +509,17 @@ impl World {
             return;
         };
         let own = report.parts.iter().filter(|part| part.place == PartPlace::Own).count();
-        let others = report.parts.len() - own;
+        // Other nodes may need what is left of a plan, until a newer checkpoint is whole.
+        let was_planned = |checkpoint| {
+            let mut plans = memory.known.admitted.values();
+            plans.any(|members| members.values().find_map(plan_of) == Some(checkpoint))
+        };
+        let is_other = |part: &&Part| match part.place {
+            PartPlace::Own => false,
+            PartPlace::Copy => true,
+            PartPlace::Leftover => !was_planned(part.checkpoint),
+        };
+        let others = report.parts.iter().filter(is_other).count();
         if own > 2 || others > 3 {
             let parts: Vec<(CheckpointId, GroupRank, PartPlace)> =
                 report.parts.iter().map(|p| (p.checkpoint, p.group_rank, p.place)).collect();
