@@ -120,8 +120,12 @@ impl World {
                     known.reports.insert(key, new);
                 }
             }
-            FromNode::MemoryReport(report) if welcomed.is_none() => {
-                let old = known.reports.get_mut(&key);
+            FromNode::MemoryReport(report) => {
+                // A registration may be older than what the node reports before its state.
+                let old = match welcomed {
+                    Some(_) => known.welcomed.get_mut(&key).map(|(_, newest)| newest),
+                    None => known.reports.get_mut(&key),
+                };
                 if let Some(old) = old.filter(|(stream, _)| *stream == peer.stream) {
                     old.1 = Some(report.clone());
                 }
