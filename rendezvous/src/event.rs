@@ -173,10 +173,12 @@ pub enum EventKind {
     MemoryRestored {
         /// The step of the checkpoint.
         step: u64,
-        /// The number of nodes that fetch their part from another node.
+        /// The number of nodes that fetch their part from another node; all if it is resharded.
         fetching: u32,
-        /// The size of all these parts, in bytes.
+        /// The size of all these parts, in bytes; of all parts if it is resharded.
         bytes: u64,
+        /// True if it was saved with other ranks on the nodes, so that the workers of all nodes read from all parts.
+        is_resharded: bool,
     },
     /// A checkpoint in memory is not used again.
     MemoryStruck {

@@ -13,7 +13,7 @@ fn memory_rules_hold_in_every_world() {
     assert_rules_hold(World::with_memory, "MEMORY_SEEDS", SEEDS, "memory_rules");
 }
 
-/// The worlds contain rounds that are restored, with blocks of other nodes, copies, strikes, and memory that goes off.
+/// The worlds contain rounds that are restored, with blocks of other nodes and with other ranks, copies, strikes, and memory that goes off.
 #[test]
 fn memory_worlds_are_eventful() {
     let sum = |sum: MemoryTotals, seed: u64| {
@@ -22,6 +22,7 @@ fn memory_worlds_are_eventful() {
         let totals = world.memory_totals();
         MemoryTotals {
             restored: sum.restored + totals.restored,
+            resharded: sum.resharded + totals.resharded,
             fetched: sum.fetched + totals.fetched,
             copied: sum.copied + totals.copied,
             struck: sum.struck + totals.struck,
@@ -32,6 +33,7 @@ fn memory_worlds_are_eventful() {
     let totals = (0..SEEDS / 2).fold(MemoryTotals::default(), sum);
     // Well below the usual numbers.
     assert!(totals.restored > 100 && totals.fetched > 50, "{totals:?}");
+    assert!(totals.resharded > 10, "{totals:?}");
     assert!(totals.copied > 1_000 && totals.whole > 500, "{totals:?}");
     assert!(totals.struck > 5 && totals.off > 10, "{totals:?}");
 }
@@ -66,6 +68,9 @@ fn every_bug_of_memory_is_noticed() {
         (Bug::OldSocket, "w", 0),
         (Bug::OffAtOneNode, "aa", 0),
         (Bug::TornIsDone, "w", 0),
+        (Bug::PartLeftOut, "x", 0),
+        (Bug::SourcesSwapped, "x", 0),
+        (Bug::RanksIgnored, "x", 0),
     ];
     assert_noticed(World::with_memory, bugs);
 }

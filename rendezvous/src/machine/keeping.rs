@@ -24,7 +24,10 @@ use crate::{
     limits::{TAKEOVER_COURTESY, after},
     machine::{Rendezvous, memory_status::Reported},
     memory::{Chosen, Gone, Holdings, Place, Site, Source, buddies, choose},
-    message::{Admission, CheckpointId, MemoryReport, NoticeKind, PartPlace},
+    message::{
+        ALL_SOURCES_BYTES_MAX, Admission, CheckpointId, MemoryKind, MemoryReport, NoticeKind,
+        PartPlace,
+    },
     phase::{Phase, Running},
     roster::{RosterNode, SentAssignment},
     table::{MemberRanks, Table},
@@ -49,6 +52,8 @@ pub(super) struct Keeping {
     reached: Option<CheckpointId>,
     /// The number of workers of each node, if it is the same.
     workers: Option<NonZeroU32>,
+    /// True if others can reach all nodes of the round, so that another number of ranks can read what they hold.
+    can_be_resharded: bool,
     /// The reason why memory is off in the round.
     pub(super) off: Option<String>,
     /// The nodes on which the kernel has killed a worker of the round for lack of memory.
@@ -166,17 +171,24 @@ impl Rendezvous {
         let workers = workers
             .filter(|workers| members.iter().all(|ranks| ranks.node.local_world_size == *workers));
         if let Some(chosen) = &plan {
+            let is_resharded = chosen.is_resharded();
+            let fetching = if is_resharded { members.len() } else { chosen.sources.len() };
             self.record_restored(EventKind::MemoryRestored {
                 step: chosen.checkpoint.step,
-                fetching: u32::try_from(chosen.sources.len()).unwrap_or(u32::MAX),
+                fetching: u32::try_from(fetching).unwrap_or(u32::MAX),
                 bytes: chosen.bytes,
+                is_resharded,
             });
         }
-        let has_address = |ranks: &MemberRanks| {
-            let node = self.roster.get(&ranks.node.node_id);
-            node.is_some_and(|node| node.memory.as_ref().is_some_and(|m| m.address.is_some()))
+        let length_of_address = |ranks: &MemberRanks| {
+            let memory = self.roster.get(&ranks.node.node_id)?.memory.as_ref()?;
+            Some(memory.address.as_ref()?.len())
         };
-        let may_fetch = members.iter().all(has_address);
+        let lengths: Option<Vec<usize>> = members.iter().map(length_of_address).collect();
+        let may_fetch = lengths.is_some();
+        // Each node is named for its own part, and at most for one copy.
+        let can_be_resharded = lengths
+            .is_some_and(|lengths| lengths.iter().sum::<usize>() * 2 <= ALL_SOURCES_BYTES_MAX);
         let before = std::mem::take(&mut self.keeping);
         let is_off = self.job_state.training.is_memory_off();
         self.keeping = Keeping {
@@ -186,6 +198,7 @@ impl Rendezvous {
             whole_since: before.whole_since,
             plan,
             workers,
+            can_be_resharded,
             off: before.off.filter(|_| is_off),
             gone: before.gone,
             struck: before.struck,
@@ -327,7 +340,8 @@ impl Rendezvous {
     /// or join. It was saved since the notice, the other nodes hold all of its parts, and it fits the next round.
     ///
     /// Called for each report while a phase lasts, so it visits only the leavers and the spares. If it is not certain
-    /// that the next round has the same ranks, this returns `None`, and the phase goes on as it would without memory.
+    /// that the next round has the same ranks, or that other ranks can read it, this returns `None`, and the phase goes on
+    /// as it would without memory.
     pub(super) fn saved_in_memory(&self) -> Option<u64> {
         let Phase::Running(Running { group, notice: Some(phase), .. }) = &self.phase else {
             return None;
@@ -342,18 +356,22 @@ impl Rendezvous {
         let leavers = noticed.chain(phase.leavers.iter().map(|(_, id)| id));
         let leavers: BTreeSet<GroupRank> =
             leavers.filter_map(|id| Some(group.member(id)?.rank)).collect();
-        let (checkpoint, is_replicated) =
+        let (checkpoint, kind, is_replicated) =
             self.keeping.holdings.held_without(&leavers, phase.since)?;
         let size = group.size as usize;
         let (staying, ready) = (size.saturating_sub(leavers.len()), self.roster.ready());
         let next = shared.nodes.fit(staying + ready.len());
+        let is_enough = next >= shared.nodes.min() as usize;
+        if kind == MemoryKind::Dcp && !is_replicated && self.keeping.can_be_resharded {
+            return is_enough.then_some(checkpoint.step);
+        }
         let may_fetch = self.keeping.pairs.iter().any(|pair| pair.buddy.is_some());
         let is_alike = |id: &NodeId| {
             let workers = self.roster.get(id).map(|node| node.description.local_world_size);
             workers == self.keeping.workers
         };
         let fits = if is_replicated {
-            next >= shared.nodes.min() as usize
+            is_enough
         } else {
             let keeps_ranks = next == size && !shared.fixed_ranks;
             keeps_ranks && self.keeping.workers.is_some() && ready.iter().all(is_alike)

@@ -96,12 +96,12 @@ impl Rendezvous {
         }
     }
 
-    /// Notes the sources that a node has not reached. Only those count that its own admission has named.
+    /// Notes the sources that a node has not reached. Only those count that its own admission has named, or that its
+    /// workers have read from because the checkpoint is resharded.
     fn note_gone(&mut self, id: &NodeId, unusable: &MemoryUnusable, sources: &[String]) {
         let rank = self.phase.group().and_then(|group| Some(group.member(id)?.rank));
-        let plan = self.keeping.plan.as_ref();
-        let Some(named) = rank.and_then(|rank| plan?.sources.get(&rank)) else { return };
-        let gone = sources.iter().filter(|address| named.contains(address)).cloned();
+        let Some((rank, plan)) = rank.zip(self.keeping.plan.as_ref()) else { return };
+        let gone = sources.iter().filter(|address| plan.names(rank, address)).cloned();
         self.keeping.gone.add(unusable.checkpoint, gone.collect::<Vec<_>>());
     }
 

@@ -7,7 +7,11 @@ use std::{
 
 use crate::{
     ids::{GlobalRank, GroupRank, NodeId},
-    message::{CheckpointId, MemoryKind, MemoryPlan, MemoryReport, Part, PartPlace, SOURCES_MAX},
+    limits::NODES_MAX,
+    message::{
+        ALL_SOURCES_BYTES_MAX, CheckpointId, MemoryKind, MemoryPlan, MemoryReport, Part, PartPlace,
+        PartSources, SOURCES_MAX,
+    },
 };
 
 /// A node that may give its parts to others.
@@ -59,20 +63,39 @@ pub(crate) struct Chosen {
     /// The addresses of the nodes that hold a part, the best one first, for each node that does not hold its part
     /// itself.
     pub(crate) sources: BTreeMap<GroupRank, Vec<String>>,
-    /// The size of all parts that are fetched.
+    /// The holders of all parts by group rank, if it was saved with other ranks on the nodes; else empty.
+    pub(crate) resharded: Vec<PartSources>,
+    /// The size of all parts that are fetched. If it is resharded, all nodes read from all parts.
     pub(crate) bytes: u64,
 }
 
 impl Chosen {
+    fn new(checkpoint: CheckpointId, kind: MemoryKind) -> Self {
+        Self { checkpoint, kind, sources: BTreeMap::new(), resharded: Vec::new(), bytes: 0 }
+    }
+
+    /// Returns true if it was saved with other ranks on the nodes.
+    pub(crate) fn is_resharded(&self) -> bool {
+        !self.resharded.is_empty()
+    }
+
     /// Returns the plan of the node at `rank`.
     pub(crate) fn plan(&self, rank: GroupRank) -> MemoryPlan {
+        let all = Some(&self.resharded).filter(|_| rank == GroupRank(0));
         MemoryPlan {
             checkpoint: self.checkpoint,
             kind: self.kind,
             sources: self.sources.get(&rank).cloned().unwrap_or_default(),
-            is_resharded: false,
-            all_sources: Vec::new(),
+            is_resharded: self.is_resharded(),
+            all_sources: all.cloned().unwrap_or_default(),
         }
+    }
+
+    /// Returns true if the plan of the node at `rank` names an address.
+    pub(crate) fn names(&self, rank: GroupRank, address: &str) -> bool {
+        let of_node = self.sources.get(&rank).into_iter();
+        let mut all = of_node.chain(self.resharded.iter().map(|part| &part.sources)).flatten();
+        all.any(|source| source == address)
     }
 }
 
@@ -82,8 +105,9 @@ type Held<'a> = (&'a Part, Source<'a>);
 /// Returns the newest checkpoint that fits the new round, and where each node finds its part.
 ///
 /// It fits if each part is held by at least one of the `sources`, and the new round has the same ranks on each
-/// node. If it is replicated, one part is enough for any round. A part without an address can only be used by the
-/// node that holds it. A checkpoint whose parts contradict each other never fits.
+/// node. If it is replicated, one part is enough for any round. One that was written by DCP fits other ranks too, if
+/// each part has an address. A part without an address can only be used by the node that holds it. A checkpoint whose
+/// parts contradict each other never fits.
 pub(crate) fn choose<'a>(
     sources: impl IntoIterator<Item = Source<'a>>,
     places: &[Place<'_>],
@@ -113,237 +137,141 @@ fn fit(
     if !held.iter().all(|(part, _)| form(part) == form(first)) {
         return None;
     }
-    let is_same_size = usize::try_from(first.nodes).is_ok_and(|nodes| nodes == places.len());
-    if !first.is_replicated && !is_same_size {
-        return None;
-    }
     // A part's owner is the best source: the node with the copy may have to send its own part too.
     let is_other = |part: &Part| part.place != PartPlace::Own;
     held.sort_by_key(|(part, _)| (part.group_rank, is_other(part)));
-    let any_holders: BTreeSet<&NodeId> = match first.is_replicated {
-        true => held.iter().map(|(_, source)| source.node).collect(),
-        false => BTreeSet::new(),
-    };
-    let mut chosen = Chosen { checkpoint, kind: first.kind, sources: BTreeMap::new(), bytes: 0 };
+    let chosen = Chosen::new(checkpoint, first.kind);
+    if first.is_replicated {
+        return fit_replicated(chosen, &held, places, gone);
+    }
+    let parts = all_parts(&held, first.nodes)?;
+    if has_ranks_of(&parts, places) {
+        fit_same_ranks(chosen, &parts, places, gone)
+    } else if first.kind == MemoryKind::Dcp {
+        fit_other_ranks(chosen, &parts, gone)
+    } else {
+        None
+    }
+}
+
+/// Completes the plan of a checkpoint of which each node needs any part.
+fn fit_replicated(
+    mut chosen: Chosen,
+    held: &[Held<'_>],
+    places: &[Place<'_>],
+    gone: &Gone,
+) -> Option<Chosen> {
+    let holders: BTreeSet<&NodeId> = held.iter().map(|(_, source)| source.node).collect();
     for (rank, place) in (0..).map(GroupRank).zip(places) {
-        let holders = if first.is_replicated {
-            &held[..]
-        } else {
-            let begin = held.partition_point(|(part, _)| part.group_rank < rank);
-            let end = held.partition_point(|(part, _)| part.group_rank <= rank);
-            held.get(begin..end)?
-        };
-        let (any, _) = holders.first()?;
-        let fits = |(part, _): &Held<'_>| {
-            part.first_global_rank == place.first_global_rank
-                && part.local_ranks == place.local_ranks
-        };
-        if !first.is_replicated && !holders.iter().all(fits) {
-            return None;
+        if !holders.contains(place.node) {
+            // Nodes that fetch the same part begin at different holders.
+            let (before, after) = held.split_at(rank.0 as usize % held.len());
+            fetch(&mut chosen, rank, after.iter().chain(before), gone)?;
         }
-        let is_here = match first.is_replicated {
-            true => any_holders.contains(place.node),
-            false => holders.iter().any(|(_, source)| source.node == place.node),
-        };
-        if is_here {
-            continue;
-        }
-        // Nodes that fetch the same part begin at different holders.
-        let begin = (rank.0 as usize) % holders.len();
-        let (before, after) = holders.split_at(if first.is_replicated { begin } else { 0 });
-        let addresses = after.iter().chain(before).filter_map(|(_, source)| {
-            let address = source.report.address.as_ref()?;
-            (!gone.has(checkpoint, address)).then(|| address.clone())
-        });
-        let mut sources: Vec<String> = Vec::new();
-        for address in addresses {
-            if sources.len() < SOURCES_MAX && !sources.contains(&address) {
-                sources.push(address);
-            }
-            if sources.len() == SOURCES_MAX {
-                break;
-            }
-        }
-        if sources.is_empty() {
-            return None;
-        }
-        chosen.bytes = chosen.bytes.saturating_add(any.bytes);
-        chosen.sources.insert(rank, sources);
     }
     Some(chosen)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::memory::fixture::{checkpoint, part, replicated, report};
-
-    const OWN: PartPlace = PartPlace::Own;
-    const COPY: PartPlace = PartPlace::Copy;
-    const LEFTOVER: PartPlace = PartPlace::Leftover;
-
-    /// The parts of each node. A node of the round has the name of its rank; others are spares.
-    struct World {
-        held: Vec<(NodeId, MemoryReport)>,
-        gone: Gone,
-        void_below: CheckpointId,
-    }
-
-    /// Nodes `0`, `1`, …, with these parts. Each offers its parts at an address of its name.
-    fn world(held: &[&[Part]]) -> World {
-        let node = |(number, parts): (usize, &&[Part])| {
-            (NodeId::new(number.to_string()), report(Some(&format!("at-{number}")), parts))
-        };
-        World {
-            held: held.iter().enumerate().map(node).collect(),
-            gone: Gone::default(),
-            void_below: CheckpointId::default(),
+/// Completes the plan of a checkpoint of which each node needs the part of its own rank.
+fn fit_same_ranks(
+    mut chosen: Chosen,
+    parts: &[&[Held<'_>]],
+    places: &[Place<'_>],
+    gone: &Gone,
+) -> Option<Chosen> {
+    for ((rank, place), holders) in (0..).map(GroupRank).zip(places).zip(parts) {
+        if !holders.iter().any(|(_, source)| source.node == place.node) {
+            fetch(&mut chosen, rank, holders.iter(), gone)?;
         }
     }
-
-    impl World {
-        /// Returns the step of the chosen checkpoint, and the sources of each node of the round.
-        fn choose(&self, placed: &[&str]) -> Option<(u64, Vec<String>)> {
-            self.choose_with(placed, 1)
-        }
-
-        fn choose_with(&self, placed: &[&str], workers: u32) -> Option<(u64, Vec<String>)> {
-            let nodes: Vec<NodeId> = placed.iter().map(NodeId::new).collect();
-            let place = |(node, rank)| Place {
-                node,
-                first_global_rank: GlobalRank(rank * workers),
-                local_ranks: NonZeroU32::new(workers).expect("a worker"),
-            };
-            let places: Vec<Place<'_>> = nodes.iter().zip(0..).map(place).collect();
-            let sources = self.held.iter().map(|(node, report)| Source { node, report });
-            let is_void = |id| id < self.void_below;
-            let chosen = choose(sources, &places, is_void, &self.gone)?;
-            let sources = |rank| chosen.plan(GroupRank(rank)).sources.join(" ");
-            let ranks = 0..u32::try_from(placed.len()).expect("few");
-            Some((chosen.checkpoint.step, ranks.map(sources).collect()))
-        }
-    }
-
-    fn some(step: u64, sources: &[&str]) -> Option<(u64, Vec<String>)> {
-        Some((step, sources.iter().map(|text| (*text).to_owned()).collect()))
-    }
-
-    /// After a worker's death, each node has its own part. The newest step counts of which all parts are held,
-    /// not the lowest of the nodes' newest steps: no node may hold that one.
-    #[test]
-    fn newest_of_which_all_parts_are_held() {
-        let [id, newer, newest] = [10, 20, 30].map(|step| checkpoint(1, step));
-        let world = world(&[
-            &[part(id, 0, 2, OWN), part(newer, 0, 2, OWN)],
-            &[part(id, 1, 2, OWN), part(newest, 1, 2, OWN)],
-        ]);
-        assert_eq!(world.choose(&["0", "1"]), some(10, &["", ""]));
-        let lowest = self::world(&[&[part(newer, 0, 2, OWN)], &[part(newest, 1, 2, OWN)]]);
-        assert_eq!(lowest.choose(&["0", "1"]), None);
-    }
-
-    /// A job that went back makes another step 120: the parts of two checkpoints are never mixed. The later round
-    /// counts, even if its step is lower.
-    #[test]
-    fn steps_of_different_rounds_are_different() {
-        let (old, new) = (checkpoint(1, 120), checkpoint(2, 120));
-        let mixed = world(&[&[part(old, 0, 2, OWN)], &[part(new, 1, 2, OWN)]]);
-        assert_eq!(mixed.choose(&["0", "1"]), None);
-        let new = checkpoint(2, 20);
-        let both = world(&[
-            &[part(old, 0, 2, OWN), part(new, 0, 2, OWN)],
-            &[part(old, 1, 2, OWN), part(new, 1, 2, OWN)],
-        ]);
-        assert_eq!(both.choose(&["0", "1"]).map(|(step, _)| step), Some(20));
-    }
-
-    /// A new node fetches the part of the lost one from its buddy. Held once is enough, and any place counts.
-    #[test]
-    fn new_node_fetches_the_copy() {
-        let id = checkpoint(1, 10);
-        let world =
-            world(&[&[part(id, 0, 3, OWN)], &[part(id, 2, 3, OWN), part(id, 1, 3, COPY)], &[]]);
-        assert_eq!(world.choose(&["0", "2", "1"]), some(10, &["", "at-1", ""]));
-        // If rank 0 is lost, node 1 takes it over and fetches its part too.
-        let id = checkpoint(1, 10);
-        let moved = self::world(&[
-            &[part(id, 1, 3, OWN), part(id, 0, 3, LEFTOVER)],
-            &[part(id, 2, 3, OWN), part(id, 1, 3, COPY)],
-            &[],
-        ]);
-        assert_eq!(moved.choose(&["0", "2", "1"]), some(10, &["", "at-0 at-1", ""]));
-    }
-
-    /// Without an address, only the node itself can use a part.
-    #[test]
-    fn nothing_is_fetched_without_an_address() {
-        let id = checkpoint(1, 10);
-        let mut world = world(&[&[part(id, 0, 2, OWN)], &[part(id, 1, 2, OWN)]]);
-        world.held.iter_mut().for_each(|(_, report)| report.address = None);
-        assert_eq!(world.choose(&["0", "1"]), some(10, &["", ""]));
-        assert_eq!(world.choose(&["1", "0"]), None);
-        assert_eq!(world.choose(&["0", "2"]), None);
-    }
-
-    /// Parts of another layout do not fit: another number of nodes, or other ranks on a node.
-    #[test]
-    fn other_layout_does_not_fit() {
-        let id = checkpoint(1, 10);
-        let world =
-            world(&[&[part(id, 0, 3, OWN)], &[part(id, 1, 3, OWN)], &[part(id, 2, 3, OWN)]]);
-        assert!(world.choose(&["0", "1", "2"]).is_some());
-        assert_eq!(world.choose(&["0", "1"]), None);
-        assert_eq!(world.choose(&["0", "1", "2", "3"]), None);
-        assert_eq!(world.choose_with(&["0", "1", "2"], 2), None);
-    }
-
-    /// A replicated checkpoint needs one holder, for any number of nodes. Nodes that fetch it begin at different
-    /// holders.
-    #[test]
-    fn replicated_needs_one_holder() {
-        let id = checkpoint(1, 10);
-        let of = |rank| replicated(part(id, rank, 3, OWN));
-        let one = world(&[&[], &[of(1)], &[]]);
-        assert_eq!(one.choose(&["0", "1"]), some(10, &["at-1", ""]));
-        let two = world(&[&[of(0)], &[of(1)], &[], &[]]);
-        assert_eq!(two.choose(&["2", "3"]), some(10, &["at-0 at-1", "at-1 at-0"]));
-        assert_eq!(two.choose(&["0", "1"]), some(10, &["", ""]));
-    }
-
-    /// Parts that contradict each other are not of one checkpoint.
-    #[test]
-    fn contradicting_parts_never_fit() {
-        let id = checkpoint(1, 10);
-        let dcp = Part { kind: MemoryKind::Dcp, ..part(id, 1, 2, OWN) };
-        let others = [dcp, replicated(part(id, 1, 2, OWN)), part(id, 1, 3, OWN)];
-        for other in others {
-            let world = world(&[&[part(id, 0, 2, OWN)], &[other]]);
-            assert_eq!(world.choose(&["0", "1"]), None, "{other:?}");
-        }
-        let wider = Part { local_ranks: NonZeroU32::new(2).expect("two"), ..part(id, 1, 2, COPY) };
-        let world = world(&[&[part(id, 0, 2, OWN), wider], &[part(id, 1, 2, OWN)]]);
-        assert_eq!(world.choose(&["0", "1"]), None);
-    }
-
-    /// Void checkpoints are not chosen, and neither are addresses that did not answer. They matter only for this
-    /// checkpoint, and not to the node itself.
-    #[test]
-    fn void_and_gone_do_not_count() {
-        let (old, id) = (checkpoint(1, 10), checkpoint(1, 20));
-        let all = |rank| [part(old, rank, 2, OWN), part(id, rank, 2, OWN)];
-        let mut world = world(&[&all(0), &all(1)]);
-        world.gone.add(id, ["at-1".to_owned()]);
-        assert_eq!(world.choose(&["0", "1"]), some(20, &["", ""]), "both hold their parts");
-        assert_eq!(world.choose(&["0", "2"]), some(10, &["", "at-1"]));
-        world.void_below = id;
-        assert_eq!(world.choose(&["0", "2"]), None);
-    }
-
-    /// No part, no plan.
-    #[test]
-    fn missing_part_is_not_chosen() {
-        let id = checkpoint(1, 10);
-        assert_eq!(world(&[&[part(id, 0, 2, OWN)], &[]]).choose(&["0", "1"]), None);
-        assert_eq!(world(&[&[], &[]]).choose(&["0", "1"]), None);
-    }
+    Some(chosen)
 }
+
+/// Completes the plan of a checkpoint of which the workers of all nodes read from all parts. They read from addresses
+/// only, also what their own node holds.
+fn fit_other_ranks(mut chosen: Chosen, parts: &[&[Held<'_>]], gone: &Gone) -> Option<Chosen> {
+    let (mut next, mut length) = (GlobalRank(0), 0);
+    for holders in parts {
+        let (part, _) = *holders.first()?;
+        let sources = addresses(chosen.checkpoint, holders.iter(), gone);
+        if sources.is_empty() || part.first_global_rank != next {
+            return None;
+        }
+        next = GlobalRank(next.0.checked_add(part.local_ranks.get())?);
+        length += sources.iter().map(String::len).sum::<usize>();
+        chosen.bytes = chosen.bytes.saturating_add(part.bytes);
+        chosen.resharded.push(PartSources {
+            group_rank: part.group_rank,
+            first_global_rank: part.first_global_rank,
+            local_ranks: part.local_ranks,
+            sources,
+        });
+    }
+    let fits = length <= ALL_SOURCES_BYTES_MAX && chosen.resharded.len() <= NODES_MAX;
+    fits.then_some(chosen)
+}
+
+/// Returns the holders of each part by group rank, from what is held in this order. `None` if a part is missing, or if
+/// its holders disagree on its ranks.
+fn all_parts<'h, 'a>(held: &'h [Held<'a>], nodes: u32) -> Option<Vec<&'h [Held<'a>]>> {
+    let rank = |(part, _): &Held<'_>| part.group_rank;
+    let parts: Vec<&[Held<'_>]> = held.chunk_by(|one, other| rank(one) == rank(other)).collect();
+    let agree = |holders: &[Held<'_>]| {
+        let mut ranks = holders.iter().map(|(part, _)| (part.first_global_rank, part.local_ranks));
+        ranks.next().is_some_and(|first| ranks.all(|other| other == first))
+    };
+    let mut in_order = (0..).map(GroupRank).zip(&parts);
+    let are_all = usize::try_from(nodes).is_ok_and(|nodes| nodes == parts.len())
+        && in_order.all(|(number, holders)| holders.first().map(rank) == Some(number));
+    (are_all && parts.iter().all(|holders| agree(holders))).then_some(parts)
+}
+
+/// Returns true if the nodes of the new round have the ranks with which the parts were saved.
+fn has_ranks_of(parts: &[&[Held<'_>]], places: &[Place<'_>]) -> bool {
+    let is_alike = |(holders, place): (&&[Held<'_>], &Place<'_>)| {
+        holders.first().is_some_and(|(part, _)| {
+            part.first_global_rank == place.first_global_rank
+                && part.local_ranks == place.local_ranks
+        })
+    };
+    parts.len() == places.len() && parts.iter().zip(places).all(is_alike)
+}
+
+/// Lets the node at `rank` fetch a part from its holders. `None` if none of them can be reached.
+fn fetch<'h>(
+    chosen: &mut Chosen,
+    rank: GroupRank,
+    holders: impl Iterator<Item = &'h Held<'h>> + Clone,
+    gone: &Gone,
+) -> Option<()> {
+    let (part, _) = holders.clone().next()?;
+    let sources = addresses(chosen.checkpoint, holders, gone);
+    if sources.is_empty() {
+        return None;
+    }
+    chosen.bytes = chosen.bytes.saturating_add(part.bytes);
+    chosen.sources.insert(rank, sources);
+    Some(())
+}
+
+/// Returns the addresses of the first holders that others reach; at most [`SOURCES_MAX`].
+fn addresses<'h>(
+    checkpoint: CheckpointId,
+    holders: impl Iterator<Item = &'h Held<'h>>,
+    gone: &Gone,
+) -> Vec<String> {
+    let mut sources: Vec<String> = Vec::new();
+    for (_, source) in holders {
+        let address = source.report.address.as_ref();
+        let is_new =
+            |address: &&String| !gone.has(checkpoint, address) && !sources.contains(address);
+        sources.extend(address.filter(is_new).cloned());
+        if sources.len() == SOURCES_MAX {
+            break;
+        }
+    }
+    sources
+}
+
+#[cfg(test)]
+mod tests;

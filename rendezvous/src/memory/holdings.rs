@@ -83,12 +83,16 @@ impl Count {
         Self { since, forms: Vec::new(), odd: 0, own: 0, alone: 0, copied: 0, safe: 0 }
     }
 
-    /// Returns true if it is replicated; `None` if the parts contradict each other.
-    fn is_replicated(&self) -> Option<bool> {
+    /// Returns the form of all parts; `None` if they contradict each other.
+    fn form(&self) -> Option<Form> {
         match self.forms[..] {
-            [((_, is_replicated, _), _)] if self.odd == 0 => Some(is_replicated),
+            [(form, _)] if self.odd == 0 => Some(form),
             _ => None,
         }
+    }
+
+    fn is_replicated(&self) -> Option<bool> {
+        self.form().map(|(_, is_replicated, _)| is_replicated)
     }
 
     /// Returns true if no older checkpoint is needed any more.
@@ -243,17 +247,17 @@ impl Holdings {
     }
 
     /// Returns the newest checkpoint of this round that was first reported after `since`, and of which the nodes
-    /// hold all parts without `leavers`. True if it is replicated.
+    /// hold all parts without `leavers`. Returns its kind too, and true if it is replicated.
     pub(crate) fn held_without(
         &self,
         leavers: &BTreeSet<GroupRank>,
         since: Instant,
-    ) -> Option<(CheckpointId, bool)> {
+    ) -> Option<(CheckpointId, MemoryKind, bool)> {
         let newest_first = self.complete.iter().rev().filter(|id| id.round == self.round);
         newest_first.copied().find_map(|id| {
             let count = self.counts.get(&id).filter(|count| since < count.since)?;
             let slot = |rank: &GroupRank| self.slots.get(&(id, *rank));
-            let is_replicated = count.is_replicated()?;
+            let (kind, is_replicated, _) = count.form()?;
             let is_held = if is_replicated {
                 let gone = leavers.iter().filter(|rank| slot(rank).is_some_and(|slot| slot.own));
                 let (gone, staying) =
@@ -266,7 +270,7 @@ impl Holdings {
                     .iter()
                     .all(|rank| slot(rank).is_some_and(|slot| slot.copies.iter().any(stays)))
             };
-            is_held.then_some((id, is_replicated))
+            is_held.then_some((id, kind, is_replicated))
         })
     }
 }
@@ -433,7 +437,7 @@ mod tests {
         assert_eq!((t.whole(), t.holdings.held_without(&leavers, before)), (None, None));
         t.report(1, &[of(1)]);
         assert_eq!(t.whole(), Some(10));
-        assert_eq!(t.holdings.held_without(&leavers, before), Some((id, true)));
+        assert_eq!(t.holdings.held_without(&leavers, before), Some((id, MemoryKind::State, true)));
     }
 
     /// Before nodes leave, their parts must be held elsewhere, and saved since the notice.
@@ -446,7 +450,7 @@ mod tests {
         t.report(1, &[part(id, 1, 2, OWN), part(id, 0, 2, COPY)]);
         assert_eq!(t.holdings.held_without(&leavers, before), None);
         t.report(0, &[part(id, 0, 2, OWN), part(id, 1, 2, COPY)]);
-        assert_eq!(t.holdings.held_without(&leavers, before), Some((id, false)));
+        assert_eq!(t.holdings.held_without(&leavers, before), Some((id, MemoryKind::State, false)));
         assert_eq!(t.holdings.held_without(&leavers, t.now), None, "saved before");
         let both = BTreeSet::from([GroupRank(0), GroupRank(1)]);
         assert_eq!(t.holdings.held_without(&both, before), None);
@@ -454,6 +458,6 @@ mod tests {
         t.report(1, &[replicated(part(id, 1, 2, OWN))]);
         assert_eq!(t.holdings.held_without(&leavers, before), None);
         t.report(0, &[replicated(part(id, 0, 2, OWN))]);
-        assert_eq!(t.holdings.held_without(&leavers, before), Some((id, true)));
+        assert_eq!(t.holdings.held_without(&leavers, before), Some((id, MemoryKind::State, true)));
     }
 }

@@ -171,6 +171,12 @@ pub enum Bug {
     OffAtOneNode,
     /// A block that arrives torn counts as done. Breaks rule w.
     TornIsDone,
+    /// A plan with other ranks lacks the last part. Breaks rule x.
+    PartLeftOut,
+    /// A plan with other ranks names the holders of one part for another one. Breaks rule x.
+    SourcesSwapped,
+    /// A checkpoint that was saved with other ranks is restored as if the ranks were the same. Breaks rule x.
+    RanksIgnored,
 }
 
 impl Bug {

@@ -221,7 +221,8 @@ impl World {
                     to,
                     message: message @ (ToNode::Echo { .. } | ToNode::Probe { .. }),
                 } => self.send_to_node(id, &to, message),
-                effect => {
+                mut effect => {
+                    bug.forge_plan(&mut effect);
                     coordinator.effects.push_back(effect.clone());
                     self.note_effect(id, &effect);
                 }

@@ -2,11 +2,12 @@
 //!
 //! - w: all workers of a round that load get the checkpoint of its plan, each its own block, as one training has written it. No worker gets
 //!   nothing while another one gets a block, also if memory goes off in the middle.
-//! - x: the plan of a round is the same for all members, and held. It is the newest checkpoint that fits and is not void.
-//! - y: without lack of memory and with the same ranks, what a node was told to be whole survives the death of a worker and, if it was
-//!   copied, the loss of a node.
-//! - z: a node holds at most two checkpoints of its own and three parts of others. Its memory files stay below its limit, and none is closed
-//!   or overwritten while it is used.
+//! - x: the plan of a round is the same for all members, and held. It is the newest checkpoint that fits and is not void. If it was saved
+//!   with other ranks, all parts are named in order, and each named node holds its part.
+//! - y: without lack of memory, and with the same ranks or by DCP, what a node was told to be whole survives the death of a worker and, if
+//!   it was copied, the loss of a node.
+//! - z: a node holds at most two checkpoints of its own and three parts of others, besides what is left of a plan. Its memory files stay
+//!   below its limit, and none is closed or overwritten while it is used.
 //! - aa: when faults have stopped, no `save` waits for 120 s, and what was restored is soon on two nodes.
 //! - ab: at most two charged rounds begin with a checkpoint without a newer one that became whole. Lost nodes and workers that are killed
 //!   with them strike none.
@@ -17,6 +18,7 @@
 
 mod driver;
 mod forging;
+mod resharding;
 mod rules;
 mod transfers;
 mod workers;
@@ -76,6 +78,8 @@ pub(super) struct Memory {
 pub struct MemoryTotals {
     /// Rounds in which all workers have loaded a checkpoint from memory.
     pub restored: u64,
+    /// Rounds of these whose checkpoint was saved with other ranks on the nodes.
+    pub resharded: u64,
     /// Blocks that were fetched.
     pub fetched: u64,
     /// Blocks that were copied.

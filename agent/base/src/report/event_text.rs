@@ -86,11 +86,17 @@ pub fn sentence(event: &Event) -> String {
         EventKind::StallEnded { step: None, after_ms } => {
             format!("the round has ended after {} without progress", short_time(*after_ms))
         }
+        EventKind::MemoryRestored { step, bytes, is_resharded: true, .. } => format!(
+            "round {round} begins with step {} from memory, saved with other ranks; its nodes read what they need \
+             of {}",
+            grouped(*step),
+            memory::bytes(*bytes)
+        ),
         EventKind::MemoryRestored { step, fetching: 0, .. } => format!(
             "round {round} begins with step {} from memory; every node has its part",
             grouped(*step)
         ),
-        EventKind::MemoryRestored { step, fetching, bytes } => format!(
+        EventKind::MemoryRestored { step, fetching, bytes, .. } => format!(
             "round {round} begins with step {} from memory; {} {} from others",
             grouped(*step),
             match fetching {
@@ -284,12 +290,19 @@ mod tests {
             let id = EventId { term: Term(1), number: 1 };
             sentence(&Event { id, cause: None, round, node: None, kind })
         };
-        let restored =
-            |fetching| EventKind::MemoryRestored { step: 48_210, fetching, bytes: 61_200_000_000 };
+        let restored = |fetching, is_resharded| EventKind::MemoryRestored {
+            step: 48_210,
+            fetching,
+            bytes: 61_200_000_000,
+            is_resharded,
+        };
         let begin = "round 8 begins with step 48,210 from memory; ";
-        assert_eq!(text(restored(0)), format!("{begin}every node has its part"));
-        assert_eq!(text(restored(1)), format!("{begin}1 node fetches 61 GB from others"));
-        assert_eq!(text(restored(2)), format!("{begin}2 nodes fetch 61 GB from others"));
+        assert_eq!(text(restored(0, false)), format!("{begin}every node has its part"));
+        assert_eq!(text(restored(1, false)), format!("{begin}1 node fetches 61 GB from others"));
+        assert_eq!(text(restored(2, false)), format!("{begin}2 nodes fetch 61 GB from others"));
+        let resharded = "round 8 begins with step 48,210 from memory, saved with other ranks; its nodes read what they \
+                         need of 61 GB";
+        assert_eq!(text(restored(3, true)), resharded);
         for (reason, why) in [
             (StrikeReason::Failures, "two rounds that began with it have failed"),
             (StrikeReason::Sum, "the checksum of a part is wrong"),

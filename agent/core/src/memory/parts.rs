@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, num::NonZeroU32};
 
 use ragent_rendezvous::{
     ids::{GlobalRank, LocalRank},
-    message::{MemoryKind, Part, PartPlace},
+    message::{MemoryKind, MemoryPlan, Part, PartPlace},
 };
 
 use super::{
@@ -112,6 +112,11 @@ impl KeptPart {
         let Some(round) = round.filter(|round| round.nodes == self.about.nodes) else {
             return PartPlace::Leftover;
         };
+        let is_of_other_ranks =
+            |plan: &MemoryPlan| plan.is_resharded && plan.checkpoint == self.id.checkpoint;
+        if round.plan.as_ref().is_some_and(is_of_other_ranks) {
+            return PartPlace::Leftover;
+        }
         let is_alike = self.about.first_global_rank == round.first_global_rank
             && self.about.local_ranks == round.workers;
         if self.id.group_rank == round.group_rank && is_alike {

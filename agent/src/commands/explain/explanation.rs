@@ -244,7 +244,9 @@ fn of_memory(
         let is_complete = cost.is_some_and(|cost| cost.data["is_complete"] == true);
         let done = if is_complete { "restored" } else { "the next round begins with" };
         let mut text = format!("{done} step {} from memory", grouped(number("step")));
-        if number("fetching") > 0 {
+        if entry.data["is_resharded"] == true {
+            text += ", saved with other ranks";
+        } else if number("fetching") > 0 {
             text += &format!(", with {} from other nodes", bytes(number("bytes")));
         }
         let redone = cost.and_then(|cost| cost.data["redone_steps"].as_u64());
@@ -396,6 +398,10 @@ mod tests {
         let fetched =
             "restored step 48,210 from memory, with 61 GB from other nodes; 6 steps done again";
         assert_eq!(explained(restored(1, 61_200_000_000_u64), Some(cost(Some(6), true))), fetched);
+        let mut resharded = restored(3, 61_200_000_000);
+        resharded.data["is_resharded"] = true.into();
+        let saved = "restored step 48,210 from memory, saved with other ranks; 6 steps done again";
+        assert_eq!(explained(resharded, Some(cost(Some(6), true))), saved);
         let own = "restored step 48,210 from memory; 1 step done again";
         assert_eq!(explained(restored(0, 0), Some(cost(Some(1), true))), own);
         let none = "restored step 48,210 from memory";

@@ -11,8 +11,8 @@ use crate::{
     ids::{GlobalRank, GroupRank},
     memory::fixture::{alone, checkpoint, part, replicated},
     message::{
-        CheckpointId, FromNode, MemoryReport, NodeNotice, NodeReport, NodeState, Part, PartPlace,
-        WorkerFailure,
+        CheckpointId, FromNode, MemoryKind, MemoryReport, NodeNotice, NodeReport, NodeState, Part,
+        PartPlace, UnusableReason, WorkerFailure,
     },
     snapshot::MemoryStatus,
 };
@@ -139,7 +139,8 @@ fn worker_dies() {
     assert_eq!((training.highest_step, training.saved_step), (Some(10), None), "it is on no disk");
     assert_eq!((t.plan("a"), t.plan("b")), (planned(id(10), &[]), planned(id(10), &[])));
     assert!(t.job_state.training.charged_rounds.iter().all(|round| !round.began_from_memory));
-    let restored = EventKind::MemoryRestored { step: 10, fetching: 0, bytes: 0 };
+    let restored =
+        EventKind::MemoryRestored { step: 10, fetching: 0, bytes: 0, is_resharded: false };
     assert!(t.kinds().any(|kind| *kind == restored));
     // A repeated admission is the same.
     let before = t.admissions["a"].clone();
@@ -210,6 +211,41 @@ fn group_shrinks() {
         assert_eq!((t.admissions["a"].round.round.0, t.plan("a")), (2, plan));
         assert_eq!(t.admissions["a"].buddy, None, "the node is alone");
     }
+}
+
+/// With another number of nodes, what DCP has written is read from the parts of all nodes. Each node may report any of
+/// their holders as gone.
+#[test]
+fn dcp_is_resharded() {
+    let mut t = running(1, 3, &["a", "b", "c"]);
+    for (name, own, copy) in [("a", 0, 1), ("b", 1, 2), ("c", 2, 0)] {
+        t.hold(name, &[dcp(part(id(10), own, 3, OWN)), dcp(part(id(10), copy, 3, COPY))]);
+    }
+    t.die("b");
+    t.back("a");
+    t.back("c");
+    let plan = |t: &Fixture, name: &str| *t.admissions[name].memory.clone().expect("a plan");
+    let all = |t: &Fixture| -> Vec<String> {
+        plan(t, "a").all_sources.iter().map(|part| part.sources.join(" ")).collect()
+    };
+    assert_eq!(all(&t), ["a:1 c:1", "a:1", "c:1"]);
+    let rest = plan(&t, "c");
+    assert!(rest.is_resharded && rest.sources.is_empty() && rest.all_sources.is_empty());
+    let restored =
+        EventKind::MemoryRestored { step: 10, fetching: 2, bytes: 30, is_resharded: true };
+    assert!(t.kinds().any(|kind| *kind == restored));
+    // The parts are no part of this round, until its workers have saved.
+    t.hold("a", &[0, 1].map(|rank| dcp(part(id(10), rank, 3, PartPlace::Leftover))));
+    assert_eq!(t.whole("a"), None);
+    // Node c does not reach a. All that only a holds cannot be read then.
+    t.report("a", NodeState::Running);
+    t.report("c", NodeState::Running);
+    let why = UnusableReason::SourceGone { sources: vec!["a:1".to_owned()] };
+    t.unusable("c", id(10), why);
+    t.back("a");
+    t.back("c");
+    assert_eq!((t.admissions["a"].round.round.0, t.plan("a")), (3, None));
+    assert!(!t.is_struck(id(10)));
 }
 
 /// If a part is held by no node, all begin from disk.
@@ -322,6 +358,10 @@ fn parts_after_the_welcome_count() {
     assert_eq!(t.plan("a"), planned(id(20), &[]));
 }
 
+fn dcp(part: Part) -> Part {
+    Part { kind: MemoryKind::Dcp, ..part }
+}
+
 fn leave() -> Option<NodeNotice> {
     Some(NodeNotice { ends_job: false, left: 60 * SECOND, text: "SIGTERM".to_owned() })
 }
@@ -397,6 +437,37 @@ fn notice_needs_a_disk() {
     t.advance(SECOND);
     t.hold_both(id(20));
     assert!(t.machine.snapshot(t.now).saving.is_some(), "it goes on");
+}
+
+/// What DCP has written is enough for any number of nodes that the job allows, if all nodes can be reached.
+#[test]
+fn notice_ends_with_a_checkpoint_that_other_ranks_can_read() {
+    for (min, has_address, ends) in [(2, true, true), (3, true, false), (2, false, false)] {
+        let t = Fixture::with(min, 3, |shared| shared.notice = 60 * SECOND);
+        let mut t = running_with(t, &[]);
+        for name in ["a", "b", "c"] {
+            let report = t.memory_of(name, &[]);
+            let address = report.address.clone().filter(|_| has_address || name != "a");
+            t.join_reporting(name, MemoryReport { address, ..report });
+        }
+        for name in ["a", "b", "c"] {
+            t.report(name, NodeState::Running);
+        }
+        t.advance(SECOND);
+        t.report_notice("c", NodeState::Running, leave());
+        t.advance(SECOND);
+        t.hold("a", &[dcp(part(id(20), 0, 3, OWN)), dcp(part(id(20), 2, 3, COPY))]);
+        t.hold("b", &[dcp(part(id(20), 1, 3, OWN))]);
+        let did = t.hold("c", &[dcp(part(id(20), 2, 3, OWN))]);
+        assert_eq!(did.contains(&Did::Restart("a", 1)), ends, "{min} {has_address}: {did:?}");
+        if ends {
+            t.report_notice("c", NodeState::Leaving { reaped: true }, leave());
+            t.back("a");
+            t.back("b");
+            let plan = t.admissions["a"].memory.clone().expect("a plan");
+            assert!(plan.is_resharded && plan.checkpoint == id(20));
+        }
+    }
 }
 
 /// The status names the newest whole step, and what is in the way of a newer one.

@@ -16,7 +16,12 @@ use crate::{
 };
 
 impl Fixture {
-    fn unusable(&mut self, name: &str, checkpoint: CheckpointId, why: UnusableReason) -> Vec<Did> {
+    pub(super) fn unusable(
+        &mut self,
+        name: &str,
+        checkpoint: CheckpointId,
+        why: UnusableReason,
+    ) -> Vec<Did> {
         let report = self.unusable_report(name, checkpoint, why);
         self.message(name, FromNode::NodeReport(report))
     }

@@ -9,13 +9,17 @@ use ragent_rendezvous::{
     event::{Event as JournalEvent, EventKind, StrikeReason},
     ids::{GroupRank, NodeId, Peer, Round, RoundId, StreamNumber},
     message::{
-        Admission, CheckpointId, FromNode, MemoryReport, Part, PartPlace, Registration,
+        Admission, CheckpointId, FromNode, MemoryKind, MemoryReport, Part, PartPlace, Registration,
         RestartReason, UnusableReason,
     },
     settings::JobState,
 };
 
-use super::{super::World, node_at};
+use super::{
+    super::World,
+    Memory, node_at,
+    resharding::{Members, resharded_plan},
+};
 
 /// The report of a node on a stream.
 type Report = (StreamNumber, Option<MemoryReport>);
@@ -30,7 +34,7 @@ pub(super) struct Known {
     /// What each node has registered that has not reported its state since, and the newest round that it knew.
     welcomed: BTreeMap<(NodeId, NodeId), (Round, Report)>,
     /// The admissions to each round.
-    admitted: BTreeMap<RoundId, BTreeMap<NodeId, Admission>>,
+    admitted: BTreeMap<RoundId, Members>,
     /// The newest checkpoint that a node of each round was told to be whole.
     told: BTreeMap<RoundId, CheckpointId>,
     floor: Option<Floor>,
@@ -59,6 +63,19 @@ const COPIED_WITHIN: Duration = Duration::from_secs(45);
 
 /// The time for which a fault may explain that a transfer fails.
 const EXPLAINS: Duration = Duration::from_secs(40);
+
+impl Memory {
+    /// Returns the parts that a coordinator knows of a node.
+    pub(super) fn parts_known_to(&self, id: &NodeId, node: &NodeId) -> &[Part] {
+        let newest = self.known.reports.get(&(id.clone(), node.clone()));
+        let report = newest.and_then(|(_, report)| report.as_ref());
+        report.map_or(&[], |report| &report.parts)
+    }
+
+    pub(super) fn members_of(&self, round: RoundId) -> Option<&Members> {
+        self.known.admitted.get(&round)
+    }
+}
 
 impl World {
     /// Notes what a node reports of its memory with a registration. With an elected coordinator, it counts once the node has reported its
@@ -103,8 +120,12 @@ impl World {
                     known.reports.insert(key, new);
                 }
             }
-            FromNode::MemoryReport(report) if welcomed.is_none() => {
-                let old = known.reports.get_mut(&key);
+            FromNode::MemoryReport(report) => {
+                // A registration may be older than what the node reports before its state.
+                let old = match welcomed {
+                    Some(_) => known.welcomed.get_mut(&key).map(|(_, newest)| newest),
+                    None => known.reports.get_mut(&key),
+                };
                 if let Some(old) = old.filter(|(stream, _)| *stream == peer.stream) {
                     old.1 = Some(report.clone());
                 }
@@ -247,13 +268,11 @@ impl World {
     fn check_choice(
         &self,
         id: &NodeId,
-        members: &BTreeMap<NodeId, Admission>,
+        members: &Members,
         plan: Option<CheckpointId>,
     ) -> Option<String> {
         let memory = self.memory.as_ref()?;
-        let report =
-            |node: &NodeId| memory.known.reports.get(&(id.clone(), node.clone()))?.1.as_ref();
-        let parts = |node: &NodeId| report(node).map_or(&[][..], |report| &report.parts[..]);
+        let parts = |node: &NodeId| memory.parts_known_to(id, node);
         let tried = memory.known.states.get(id).and_then(|state| state.training.memory);
         let is_void = |checkpoint: CheckpointId| {
             tried.is_some_and(|tried| {
@@ -266,10 +285,15 @@ impl World {
             if is_void(plan) {
                 return Some(format!("{plan:?} is void: {tried:?}"));
             }
+            if resharded_plan(members).is_some() {
+                return self.check_resharded(id, members);
+            }
             for (node, admission) in members {
                 let is_it = |part: &Part| {
-                    part.checkpoint == plan
-                        && (part.is_replicated || part.group_rank == admission.group_rank)
+                    let fits = part.group_rank == admission.group_rank
+                        && part.first_global_rank == admission.first_global_rank
+                        && part.nodes as usize == members.len();
+                    part.checkpoint == plan && (fits || part.is_replicated)
                 };
                 let sources = &admission.memory.as_ref()?.sources;
                 let holders: Vec<NodeId> = match sources.is_empty() {
@@ -308,7 +332,11 @@ impl World {
                 });
                 holders.next().is_some()
             });
-            let fits = is_alike && is_held && memory.hosts.workers.is_some();
+            let has_part = |rank| held.iter().any(|(_, part)| part.group_rank == rank);
+            let may_reshard = first.kind == MemoryKind::Dcp && !first.is_replicated;
+            let is_whole = (0..first.nodes).map(GroupRank).all(has_part);
+            let has_ranks = is_held && memory.hosts.workers.is_some();
+            let fits = is_alike && (has_ranks || may_reshard && is_whole && has_transport);
             fits.then(|| format!("begins with {plan:?}, but {checkpoint:?} fits"))
         })
     }
@@ -322,7 +350,7 @@ impl World {
         &self,
         id: &NodeId,
         round: RoundId,
-        members: &BTreeMap<NodeId, Admission>,
+        members: &Members,
         plan: Option<CheckpointId>,
     ) -> Option<String> {
         let memory = self.memory.as_ref()?;
@@ -338,7 +366,8 @@ impl World {
                 || checkpoint < tried.checkpoint
         });
         let is_alike = members.len() == floor.members.len() && memory.hosts.workers.is_some()
-            || memory.script.is_replicated;
+            || memory.script.is_replicated
+            || memory.script.kind == MemoryKind::Dcp && memory.hosts.has_secret;
         let lost: Vec<&NodeId> =
             floor.members.iter().filter(|member| !members.contains_key(*member)).collect();
         let may_lose = usize::from(floor.is_copied && memory.hosts.has_secret);
@@ -458,6 +487,10 @@ impl World {
         let began = memory.rounds.get(&round).and_then(|work| work.began);
         let Some(began) = began.filter(|_| copies && is_clear) else { return };
         let Some(members) = memory.known.admitted.get(&round) else { return };
+        if resharded_plan(members).is_some() {
+            // Its parts have no place in the round.
+            return;
+        }
         let have_buddies = members.values().all(|admission| admission.buddy.is_some());
         // A slow transfer that began before may last for 100 s.
         let is_over = now > began.max(quiet + COPIED_WITHIN * 2) + COPIED_WITHIN;
@@ -480,7 +513,17 @@ impl World {
             return;
         };
         let own = report.parts.iter().filter(|part| part.place == PartPlace::Own).count();
-        let others = report.parts.len() - own;
+        // Other nodes may need what is left of a plan, until a newer checkpoint is whole.
+        let was_planned = |checkpoint| {
+            let mut plans = memory.known.admitted.values();
+            plans.any(|members| members.values().find_map(plan_of) == Some(checkpoint))
+        };
+        let is_other = |part: &&Part| match part.place {
+            PartPlace::Own => false,
+            PartPlace::Copy => true,
+            PartPlace::Leftover => !was_planned(part.checkpoint),
+        };
+        let others = report.parts.iter().filter(is_other).count();
         if own > 2 || others > 3 {
             let parts: Vec<(CheckpointId, GroupRank, PartPlace)> =
                 report.parts.iter().map(|p| (p.checkpoint, p.group_rank, p.place)).collect();

@@ -9,12 +9,13 @@ use std::{
 use ragent_core::memory::{Answer, Ask, Buffer, Input, Sum};
 use ragent_rendezvous::{
     ids::{LocalRank, NodeId, RoundId},
-    message::CheckpointId,
+    message::{CheckpointId, MemoryPlan},
 };
 
 use super::{
     super::{Bug, Event, World},
     Memory, MemoryEvent, Odd, STEP,
+    resharding::Read,
 };
 
 /// The content of a memory file.
@@ -34,6 +35,9 @@ pub(super) enum Content {
         mark: u64,
     },
 }
+
+/// A checkpoint, the training that has written it, and true if its state leads to a failure.
+pub(super) type Lineage = (CheckpointId, u64, bool);
 
 /// Returns the checksum of a content.
 pub(super) fn sum_of(content: Option<&Content>, bytes: u64) -> Sum {
@@ -70,7 +74,7 @@ pub(super) struct Work {
     is_bad: bool,
     fails_at: Option<u64>,
     /// What the first worker has loaded, with its training.
-    loaded: Option<(CheckpointId, u64, bool)>,
+    loaded: Option<Lineage>,
     /// A worker that has loaded nothing.
     without: Option<NodeId>,
 }
@@ -195,9 +199,42 @@ impl World {
         let Some(memory) = &self.memory else { return };
         let kind = memory.script.kind;
         let Some(rank) = self.rank_of(id, round, worker) else { return };
-        if rank.doing == Doing::Starting {
-            rank.doing = Doing::Loading;
-            self.ask(id, round, worker, Ask::Load { kind });
+        if rank.doing != Doing::Starting {
+            return;
+        }
+        rank.doing = Doing::Loading;
+        match self.plan_of_other_ranks(round) {
+            Some(plan) => self.load_resharded(id, round, worker, &plan),
+            None => self.ask(id, round, worker, Ask::Load { kind }),
+        }
+    }
+
+    /// Reads what the ranks of an earlier round have saved. No agent takes part in it.
+    fn load_resharded(
+        &mut self,
+        id: &NodeId,
+        round: RoundId,
+        worker: LocalRank,
+        plan: &MemoryPlan,
+    ) {
+        let checkpoint = plan.checkpoint;
+        if self.is_off_on(id, round) {
+            return self.refuse(id, round, worker, checkpoint, "memory is off");
+        }
+        match self.read_resharded(round, plan) {
+            Read::Whole(all) => {
+                let now = self.now;
+                if let Some(rank) = self.rank_of(id, round, worker) {
+                    (rank.doing, rank.since) = (Doing::Training, now);
+                }
+                all.into_iter().for_each(|one| self.check_loaded(id, round, worker, one));
+                self.refuse_by_chance(id, round, worker, checkpoint);
+            }
+            Read::Changed => self.refuse(id, round, worker, checkpoint, "it has changed"),
+            Read::Gone => {
+                let event = MemoryEvent::Fails(id.clone(), round);
+                self.schedule(Duration::from_millis(300), Event::Memory(event));
+            }
         }
     }
 
@@ -251,11 +288,8 @@ impl World {
 
     /// Checks rules w and ac for a worker that gets a block.
     fn load(&mut self, id: &NodeId, round: RoundId, worker: LocalRank, buffer: Buffer, step: u64) {
-        let is_off = self.is_off_on(id, round);
-        let plan = self.plan_of(round);
         let Some(memory) = &mut self.memory else { return };
         let is_replicated = memory.script.is_replicated;
-        let refuses = memory.script.refuses_percent;
         let Some(content) = memory.drivers.get(id).and_then(|driver| driver.content(buffer)) else {
             return self.breaks_memory(|| format!("rule w: {id} gives an empty {buffer:?}"));
         };
@@ -263,44 +297,77 @@ impl World {
         let Some(work) = memory.rounds.get_mut(&round) else { return };
         let Some(rank) = work.ranks.get(&(id.clone(), worker)) else { return };
         let own_rank = rank.global_rank;
-        let without = work.without.clone();
         let Content::Whole { checkpoint, training, global_rank, is_bad, mark } = content else {
             return self.breaks_memory(|| format!("rule w: {id} loads a torn block in {round}"));
         };
-        let first = *work.loaded.get_or_insert((checkpoint, training, is_bad));
-        if first != (checkpoint, training, is_bad)
-            || Some(checkpoint) != plan
-            || checkpoint.step != step
-            || !is_replicated && global_rank != own_rank
-        {
-            let own = (checkpoint, training, global_rank);
+        if checkpoint.step != step || !is_replicated && global_rank != own_rank {
             return self.breaks_memory(|| {
-                format!(
-                    "rule w: rank {own_rank} on {id} loads {own:?} in {round}, others {first:?}, \
-                     and the plan is {plan:?}"
-                )
+                format!("rule w: rank {own_rank} on {id} loads {checkpoint:?} of {global_rank}")
             });
         }
         if mark > 0 && !memory.faults.changed.contains(&checkpoint) {
             return self.breaks_memory(|| format!("rule w: rank {own_rank} loads {mark}"));
+        }
+        self.check_loaded(id, round, worker, (checkpoint, training, is_bad));
+        self.refuse_by_chance(id, round, worker, checkpoint);
+    }
+
+    /// Checks rules w and ac for the lineage of a block.
+    fn check_loaded(&mut self, id: &NodeId, round: RoundId, worker: LocalRank, lineage: Lineage) {
+        let is_off = self.is_off_on(id, round);
+        let plan = self.plan_of(round);
+        let Some(memory) = &mut self.memory else { return };
+        let Some(work) = memory.rounds.get_mut(&round) else { return };
+        let without = work.without.clone();
+        let first = *work.loaded.get_or_insert(lineage);
+        let checkpoint = lineage.0;
+        if first != lineage || Some(checkpoint) != plan {
+            return self.breaks_memory(|| {
+                format!(
+                    "rule w: {worker:?} of {id} loads {lineage:?} in {round}, others {first:?}, and \
+                     the plan is {plan:?}"
+                )
+            });
         }
         if let Some(other) = without {
             return self
                 .breaks_memory(|| format!("rule w: {id} loads {checkpoint:?}, {other} nothing"));
         }
         if is_off {
-            return self.breaks_memory(|| {
+            self.breaks_memory(|| {
                 format!("rule ac: {id} loads {checkpoint:?} after memory went off in {round}")
             });
         }
-        let refuses = memory.random.chance(refuses);
-        if refuses {
-            memory.faults.refused.insert(checkpoint);
-            let reason = "it does not fit the model".to_owned();
-            self.ask(id, round, worker, Ask::Unusable { step, reason });
-            let event = MemoryEvent::Fails(id.clone(), round);
-            self.schedule(Duration::from_millis(300), Event::Memory(event));
+    }
+
+    fn refuse_by_chance(
+        &mut self,
+        id: &NodeId,
+        round: RoundId,
+        worker: LocalRank,
+        checkpoint: CheckpointId,
+    ) {
+        let Some(memory) = &mut self.memory else { return };
+        if memory.random.chance(memory.script.refuses_percent) {
+            self.refuse(id, round, worker, checkpoint, "it does not fit the model");
         }
+    }
+
+    /// Lets a worker end because it cannot use what it has loaded.
+    fn refuse(
+        &mut self,
+        id: &NodeId,
+        round: RoundId,
+        worker: LocalRank,
+        checkpoint: CheckpointId,
+        why: &str,
+    ) {
+        let Some(memory) = &mut self.memory else { return };
+        memory.faults.refused.insert(checkpoint);
+        let ask = Ask::Unusable { step: checkpoint.step, reason: why.to_owned() };
+        self.ask(id, round, worker, ask);
+        let event = MemoryEvent::Fails(id.clone(), round);
+        self.schedule(Duration::from_millis(300), Event::Memory(event));
     }
 
     fn load_nothing(&mut self, id: &NodeId, round: RoundId) {
@@ -393,6 +460,7 @@ impl World {
         if !all_run || !trains {
             return;
         }
+        let is_resharded = self.plan_of_other_ranks(round).is_some();
         let Some(memory) = &mut self.memory else { return };
         let Some(work) = memory.rounds.get_mut(&round) else { return };
         let script = &memory.script;
@@ -403,6 +471,7 @@ impl World {
                 None => (memory.disk, false),
             };
             memory.totals.restored += u64::from(work.loaded.is_some());
+            memory.totals.resharded += u64::from(work.loaded.is_some() && is_resharded);
             work.fails_at = work.is_bad.then_some(work.step + script.fails_after);
             return;
         }
