@@ -60,6 +60,8 @@ def load(state: MutableMapping[str, Any]) -> Optional[int]:
     found = None if client is None else client.load("state")
     if client is None or found is None:
         return None
+    if not isinstance(found, _memory_client.Loaded):
+        raise DamagedError(f"failed to load step {found.step} from memory: the agent has given a checkpoint of DCP")
     step, is_replicated, mapping = found
     from ._memory_format import Content
     from ._memory_state import Restored
