@@ -230,7 +230,7 @@ def needs(module):
     except ImportError as error:
         if os.environ.get("CI") == "true":
             raise
-        pytest.skip(f"{module} is missing: {error}")
+        pytest.skip(f"{module} is missing: {error}", allow_module_level=True)
 
 
 def free_port():

@@ -261,11 +261,11 @@ class MemoryReader(_Reader):  # type: ignore[misc]
         if not self._is_open:
             raise RuntimeError("failed to load from memory: `read_metadata` comes first")
         if self._own is None:
-            self._check(plan, planner, "the checkpoint does not have all", "load from disk")
+            self._check(plan, planner, "the checkpoint does not have all that this rank needs", "load from disk")
             self._known_by_all().read(plan, planner)
             return
         views = [None if item.type is _planner.LoadItemType.BYTE_IO else self._own.view(item) for item in plan.items]
-        self._check(plan, planner, "this rank has not saved all", "keep the placements, or load from disk")
+        self._check(plan, planner, "this rank has not saved all that it needs", "keep the placements, or load from disk")
         pairs = []
         for item, view in zip(plan.items, views):
             if view is None:
@@ -304,7 +304,7 @@ class MemoryReader(_Reader):  # type: ignore[misc]
                 wrong.append(name)
         if wrong:
             raise MismatchError(
-                f"failed to load step {self.step} from memory: {has_not} that it needs of `{wrong[0]}`; nothing was changed: {advice}"
+                f"failed to load step {self.step} from memory: {has_not} of `{wrong[0]}`; nothing was changed: {advice}"
             )
 
 

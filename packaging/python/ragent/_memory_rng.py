@@ -40,7 +40,7 @@ class RandomNumbers:
         torch: Any = import_module("torch")
         if state.get("ranks", _ranks()) != _ranks():
             # Differs from step to step, since random numbers were drawn.
-            values = [state["python"], state["torch"].tolist(), state.get("numpy"), [each.tolist() for each in state.get("cuda", ())]]
+            values = [state["python"], state["torch"].tolist(), state.get("numpy"), [each.tolist() for each in state.get("cuda") or ()]]
             seed(hashlib.sha256(repr(values).encode()).hexdigest())
             return
         version, words, spare = state["python"]
