@@ -426,7 +426,8 @@ def test_other_checkpoints_do_not_change_ranks(agent):
     assert [each["step"] for each in agent.asked("unusable")] == [5]
 
 
-# What each script begins with.
+# What each script begins with. Its ranks are forked after torch was imported, which takes seconds. A process that was forked after ragent was
+# imported would have no memory.
 BEGIN = """
 import contextlib, os, random, sys, warnings
 with contextlib.suppress(ImportError):
@@ -436,15 +437,24 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
-import ragent.checkpoint as memory
 from torch.distributed.device_mesh import init_device_mesh
 try:
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 except ImportError:
     from torch.distributed._tensor import DTensor, Replicate, Shard, distribute_tensor
+sockets = sys.argv[1:]
+ranks, children = len(sockets), []
+for rank, socket in enumerate(sockets):
+    children.append(os.fork())
+    if children[-1] == 0:
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), RAGENT_MEMORY_SOCKET=socket)
+        break
+else:
+    sys.exit(sum(os.waitpid(child, 0)[1] != 0 for child in children))
+
+import ragent.checkpoint as memory
 warnings.simplefilter("error", RuntimeWarning)
 dist.init_process_group("gloo")
-rank, ranks = dist.get_rank(), dist.get_world_size()
 line = init_device_mesh("cpu", (ranks,))
 # Rows and columns, as far as the number of ranks allows.
 grid = init_device_mesh("cpu", (2, ranks // 2) if ranks % 2 == 0 else (ranks, 1))
@@ -551,18 +561,14 @@ def run(sandbox, tmp_path):
 
         def run(text, ranks, nodes=None):
             script = sandbox.write("main.py", BEGIN + text + "\ndist.barrier()\ndist.destroy_process_group()\nprint('done')\n")
-            agents, runs = [], []
-            port = str(free_port())
+            agents = []
             for rank in range(ranks):
                 agent = stack.enter_context(AgentOfMemory(tmp_path, f"memory{rank}of{nodes and len(nodes)}"))
                 agent.nodes, agent.is_first = nodes, rank == 0
                 agents.append(agent)
-                names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-                names = {name: str(value) for name, value in names.items()}
-                runs.append(sandbox.start(script, env={**names, **agent.environment, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}))
-            for each in runs:
-                each.succeeds()
-            assert all("done" in each.stdout for each in runs)
+            names = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+            ended = sandbox.run(script, *(agent.path for agent in agents), env=names).succeeds()
+            assert ended.stdout.count("done") == ranks
             return agents
 
         yield run
