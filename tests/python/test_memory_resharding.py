@@ -283,19 +283,55 @@ def test_any_part_of_any_chunks(monkeypatch, most):
             assert torch.equal(target, expected[name]), name
 
 
+def _whole(name, length, begin=0):
+    """Returns the item that reads a chunk of one dimension."""
+    index = MetadataIndex(name, torch.Size([begin]))
+    return ReadItem(LoadItemType.TENSOR, index, torch.Size([begin]), index, torch.Size([0]), torch.Size([length]))
+
+
+def _read(client, rank, item):
+    """Returns what a rank gets for an item, in a tensor of six values."""
+    planner = Planner({item.dest_index.fqn: torch.zeros(6)})
+    client.saved(rank).read(LoadPlan([item]), planner)
+    return planner.targets[item.dest_index.fqn].tolist()
+
+
 def test_who_reads_where():
-    """A rank reads its own chunk where it can. Others are spread, and do not begin with the same node."""
-    blocks = [_block({"x": (torch.full((2,), float(rank)), (2,), (0,))}, {"y": _bytes(rank)}) for rank in range(3)]
-    index = MetadataIndex("x", torch.Size([0]))
-    item = ReadItem(LoadItemType.TENSOR, index, torch.Size([0]), index, torch.Size([0]), torch.Size([2]))
-    found = []
-    for rank in range(6):
+    """A rank reads its own chunk where it can. The ranks that have none are spread."""
+
+    def chunk(rank):
+        return (torch.full((2,), float(rank)), (2,), (0,))
+
+    some = [_block({"x": chunk(rank)} if rank else {}, {}) for rank in range(3)]
+    assert [_read(Blocks(some), rank, _whole("x", 2))[0] for rank in range(6)] == [1, 1, 2, 2, 1, 2]
+
+
+def test_ranks_begin_with_different_nodes():
+    """A rank that reads from all nodes begins with the one of its number."""
+    blocks = [_block({"x": (torch.ones(2), (6,), (2 * rank,))}, {}) for rank in range(3)]
+    for rank in range(4):
         client = Blocks(blocks)
-        planner = Planner({"x": torch.zeros(2)})
-        client.saved(rank).read(LoadPlan([item]), planner)
-        found.append(planner.targets["x"][0].item())
-        assert client.asked == [rank % 3]
-    assert found == [0, 1, 2, 0, 1, 2]
+        planner = Planner({"x": torch.zeros(6)})
+        client.saved(rank).read(LoadPlan([_whole("x", 2, begin) for begin in (0, 2, 4)]), planner)
+        assert client.asked == [(rank + each) % 3 for each in range(3)] and planner.targets["x"].tolist() == [1.0] * 6
+
+
+def test_tensors_of_ranks_under_one_name():
+    """If ranks have tensors of several shapes under a name, a rank gets its own. Chunks of other lengths are not mixed."""
+    blocks = [_block({"x": (torch.full((rank + 1,), 5.0), (rank + 1,), (0,))}, {}) for rank in range(3)]
+    for rank, length in [(0, 1), (1, 2), (2, 3), (3, 1)]:
+        client = Blocks(blocks)
+        assert client.saved(rank).metadata().state_dict_metadata["x"].size == torch.Size([length])
+        assert _read(client, rank, _whole("x", length)) == [5.0] * length + [0.0] * (6 - length)
+    blocks = [_block({"x": (torch.ones(length), (4,), (0,))}, {}) for length in (4, 2)]
+    assert _read(Blocks(blocks), 1, _whole("x", 4)) == [1.0] * 4 + [0.0] * 2
+
+
+def test_plans_beyond_a_chunk():
+    """A plan that reads beyond a chunk would read another tensor."""
+    client = Blocks([_block({"x": (torch.ones(2), (4,), (0,)), "y": (torch.ones(9), (9,), (0,))}, {})])
+    with pytest.raises(checkpoint.MismatchError, match="reads beyond a chunk of `x`"):
+        _read(client, 0, _whole("x", 3))
 
 
 def _bytes(value):
