@@ -230,7 +230,7 @@ def needs(module):
     except ImportError as error:
         if os.environ.get("CI") == "true":
             raise
-        pytest.skip(f"{module} is missing: {error}")
+        pytest.skip(f"{module} is missing: {error}", allow_module_level=True)
 
 
 def free_port():
@@ -258,6 +258,9 @@ class AgentOfMemory:
         # In place of its own answers: by the request's name, an object, bytes, or None to close the connection.
         self.answers = {}
         self.held = {}
+        # What other ranks have saved, if this round has another number of ranks: by node, the contents of its workers.
+        self.nodes = None
+        self.is_first = False
         self._buffers = []
         self._filling = None
         self._lock = threading.Lock()
@@ -360,11 +363,33 @@ class AgentOfMemory:
         return {"taken": True}, []
 
     def _load(self, ask, kind):
+        if self.nodes is not None and kind == "dcp":
+            return self._resharded()
         held = self.held.get(kind)
         if held is None:
             return {"step": None}, []
         answer = {"step": held["step"], "bytes": held["bytes"], "replicated": held["replicated"]}
         return answer, [os.open(f"/proc/self/fd/{held['descriptor']}", os.O_RDONLY)]
+
+    def _resharded(self):
+        answer = {"step": 5, "resharded": True}
+        if not self.is_first:
+            return answer, []
+        parts, first = [], 0
+        for number, workers in enumerate(self.nodes):
+            parts.append({"group_rank": number, "first_rank": first, "ranks": len(workers), "sources": [f"node{number}:1"]})
+            first += len(workers)
+        text = json.dumps(parts).encode()
+        return {**answer, "bytes": len(text)}, [_file(text)]
+
+    def _ranges(self, ask, step, group_rank, sources, ranges):
+        assert step == 5 and sources == [f"node{group_rank}:1"]
+        assert 1 <= len(ranges) <= 64 and sum(length for _, _, length in ranges) <= 64 << 20
+        found = b""
+        for worker, begin, length in ranges:
+            assert length >= 1 and begin + length <= len(self.nodes[group_rank][worker])
+            found += self.nodes[group_rank][worker][begin : begin + length]
+        return {"bytes": len(found)}, [_file(found)]
 
     def _loaded(self, ask):
         return {"noted": True}, []
@@ -375,3 +400,11 @@ class AgentOfMemory:
     def _unusable(self, ask, step, reason):
         assert len(reason.encode()) <= 200 and "\n" not in reason
         return {"noted": True}, []
+
+
+def _file(content):
+    """Returns the descriptor of a file in memory."""
+    descriptor = os.memfd_create("buffer")
+    os.truncate(descriptor, len(content))
+    os.pwrite(descriptor, content, 0)
+    return descriptor

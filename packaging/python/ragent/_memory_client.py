@@ -7,9 +7,14 @@ and its answer are one packet each, a JSON object of at most 4,096 bytes. An ans
 |---|---|
 | `buffer`: step, bytes, kind, replicated | a memfd to write into, its number and size; or `refused` and why |
 | `saved`: step, bytes | `taken`, or `refused` and why |
-| `load`: kind | `step` null; or step, bytes, replicated, and a memfd to read |
+| `load`: kind | `step` null; or step, bytes, replicated, and a memfd to read; or step and `resharded` |
+| `ranges`: step, group_rank, sources, ranges | bytes, and a memfd with the ranges one after the other; or `refused` and why |
 | `newest` | the newest step that is whole, or null |
 | `unusable`: step, reason | `noted` |
+
+`resharded` means that another number of ranks has saved a DCP checkpoint. On rank 0 the answer has a memfd with a list of what each node
+has saved and who gives it, and its `bytes`. Each rank then asks for ranges. A range is the local rank of the worker that has saved it, an
+offset in what this worker has saved, and a length.
 
 If the connection breaks, or an answer makes no sense, memory is off for the rest of this process. The agent reuses a few buffers,
 so this module keeps their mappings: the pages of a new one would have to be found again for each save.
@@ -26,7 +31,7 @@ import struct
 import sys
 import threading
 import warnings
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from ._memory_errors import DamagedError
 
@@ -34,7 +39,7 @@ _MAX_PACKET = 4096
 _MAX_REASON = 200
 # The agent has two buffers for each worker, and a third one while a size changes.
 _MAX_MAPPINGS = 3
-# The agent answers each request but `load` within 120 s.
+# The agent answers each request but `load` and `ranges` within 120 s.
 _PATIENCE = 180.0
 # Buffers are asked for in multiples of this, so that objects whose size varies by some bytes do not need a new one.
 _GRAIN = 1 << 20
@@ -89,6 +94,22 @@ class Mapping:
             runtime, address = registered
             runtime.cudaHostUnregister(address)
         self._views = None
+
+
+class Loaded(NamedTuple):
+    """A checkpoint of this rank."""
+
+    step: int
+    is_replicated: bool
+    mapping: Mapping
+
+
+class Resharded(NamedTuple):
+    """A checkpoint of another number of ranks."""
+
+    step: int
+    parts: Optional[bytes]
+    """On rank 0, a JSON list of what each node has saved and who gives it."""
 
 
 class BusyError(RuntimeError):
@@ -171,8 +192,8 @@ class Client:
             _close(descriptor)
             return answer.get("taken") is True
 
-    def load(self, kind: str) -> Optional[Tuple[int, bool, Mapping]]:
-        """Returns the step to continue from, if it is replicated, and its content. `None` if nothing is in memory."""
+    def load(self, kind: str) -> Optional[Union[Loaded, Resharded]]:
+        """Returns the checkpoint to continue from. `None` if nothing is in memory."""
         with self._lock:
             # The agent ends the wait, as it may fetch the content from another node. A rank that ended it would begin at another
             # step than all others.
@@ -188,14 +209,35 @@ class Client:
                 _close(descriptor)
                 return None
             try:
+                is_resharded = answer.get("resharded") is True
                 if descriptor is None:
+                    if is_resharded:
+                        return Resharded(step, None)
                     raise ValueError("the answer has no descriptor")
-                return step, answer.get("replicated") is True, Mapping(descriptor, _whole(answer, "bytes"))
+                mapping = Mapping(descriptor, _whole(answer, "bytes"))
+                if is_resharded:
+                    return Resharded(step, mapping.memory[: mapping.size])
+                return Loaded(step, answer.get("replicated") is True, mapping)
             except (OSError, ValueError) as error:
                 # Other ranks may have theirs, so this one must not begin at another step.
                 damage = DamagedError(f"failed to map step {step} in memory: {error}")
         self.unusable(step, damage)
         raise damage
+
+    def ranges(self, step: int, group_rank: int, sources: Sequence[str], ranges: Sequence[Tuple[int, int, int]]) -> Mapping:
+        """Returns these ranges of what a node has saved, one after the other."""
+        request = {"ask": "ranges", "step": step, "group_rank": group_rank, "sources": sources, "ranges": ranges}
+        with self._lock:
+            # The agent ends the wait: if no source gives them, the round ends.
+            answer, descriptor = self._ask(request, patience=None)
+        size = sum(length for _, _, length in ranges)
+        try:
+            if descriptor is None or answer.get("bytes") != size:
+                _close(descriptor)
+                raise ValueError(answer.get("refused") or f"the agent has answered {answer!r}")
+            return Mapping(descriptor, size)
+        except (OSError, ValueError) as error:
+            raise DamagedError(f"failed to read step {step} of node {group_rank} from memory: {error}") from None
 
     def loaded(self) -> None:
         """Reports that this process reads no more of what it was given."""
@@ -246,7 +288,7 @@ class Client:
         if why is not None and request["ask"] == "buffer":
             # The agent has freed what it kept, and mappings would keep the memory.
             self._release()
-        if why is not None and why not in self._warned:
+        if why is not None and request["ask"] != "ranges" and why not in self._warned:
             self._warned.add(str(why))
             _warn(f"failed to save a checkpoint in memory: {why}; training goes on without it")
         return answer, descriptor

@@ -8,8 +8,9 @@ along what the others need. So the writer stores all that its rank has:
    the plan, in the cache of its class.
 3. `write_data` ignores the agreed plan, and writes the items of the kept one. The items, and how the state was flattened, are its objects.
 
-The reader offers each rank only what the same rank has written, as metadata. So torch's planner asks it for nothing else, as long as
-the number of ranks and the placements are the same. It checks this before it changes anything.
+If the ranks are those of the checkpoint, the reader offers each rank only what the same rank has written, as metadata. So torch's planner
+asks it for nothing else, as long as the placements are the same. The reader checks this before it changes anything. If the ranks are
+others, it offers what all ranks have written (`_memory_resharding.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,19 @@ from typing import Any, Dict, List, NoReturn, Optional, SupportsIndex, Tuple
 
 from . import _memory_client, checkpoint
 from ._memory_errors import DamagedError, MismatchError
-from ._memory_format import Content, Layout, copy, name_of_dtype
+from ._memory_format import (
+    INDEX_BEGIN,
+    Content,
+    Layout,
+    copy,
+    dtype_of,
+    index_end,
+    index_of,
+    name_of_dtype,
+    pack_objects,
+    reading,
+)
+from ._memory_resharding import Saved, open_saved, product
 
 torch: Any = import_module("torch")
 _metadata: Any = import_module("torch.distributed.checkpoint.metadata")
@@ -111,7 +124,7 @@ class MemoryWriter(_Writer):  # type: ignore[misc]
             return False
         tensors: List[Any] = []
         texts: Dict[str, bytes] = {}
-        absent: List[Tuple[str, Any, Any]] = []
+        absent: List[Dict[str, Any]] = []
         for item in plan.items:
             if item.type is _planner.WriteItemType.BYTE_IO:
                 texts[item.index.fqn] = _bytes_of(planner.resolve_data(item))
@@ -123,7 +136,7 @@ class MemoryWriter(_Writer):  # type: ignore[misc]
                 continue
             if isinstance(value, torch.Tensor):
                 # This rank is not in the tensor's mesh, but its planner asks for it.
-                absent.append((name, _metadata.TensorProperties(dtype=value.dtype), value.size()))
+                absent.append({"name": name, "dtype": name_of_dtype(value.dtype), "shape": list(value.size())})
             else:
                 # Old versions of torch plan objects for rank 0 only.
                 item = _planner.WriteItem(_metadata.MetadataIndex(name), _planner.WriteItemType.BYTE_IO)
@@ -132,15 +145,8 @@ class MemoryWriter(_Writer):  # type: ignore[misc]
         if _last is None or _last[0] != description:
             _last = (description, Layout("dcp", [_entry(item) for item in tensors], {}))
         layout = _last[1]
-        objects = pickle.dumps(
-            {
-                "tensors": [(data.properties, data.size, data.chunk) for _, data in description],
-                "absent": absent,
-                "bytes": texts,
-                "planner": plan.planner_data,
-            },
-            pickle.HIGHEST_PROTOCOL,
-        )
+        own = {"tensors": [(data.properties, data.size, data.chunk) for _, data in description], "planner": plan.planner_data}
+        objects = pack_objects(texts, absent, pickle.dumps(own, pickle.HIGHEST_PROTOCOL))
         with _memory_client.save_lock:
             mapping = client.buffer(self.step, layout.end + len(objects), "dcp", False)
             if mapping is None:
@@ -160,23 +166,28 @@ class MemoryWriter(_Writer):  # type: ignore[misc]
 
 
 class MemoryReader(_Reader):  # type: ignore[misc]
-    """Loads what the same rank has saved by `MemoryWriter`.
+    """Loads what `MemoryWriter` has saved, also with another number of ranks.
 
     `step` is the step to continue from, the same on all ranks, or None if nothing is in memory:
 
     ```python
+    torch.distributed.init_process_group()
     reader = MemoryReader()
     if reader.step is not None:
         dcp.load(state, storage_reader=reader)
     ```
+
+    If the number of ranks has changed, rank 0 reads what each rank has saved, and sends it to all others. So all ranks make their reader
+    at the same place of the script, after `init_process_group`, and with NCCL after `torch.cuda.set_device`.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.step: Optional[int] = None
-        self._content: Optional[Content] = None
-        self._objects: Any = None
-        self._places: Dict[Any, int] = {}
+        self._own: Optional[_Own] = None
+        # What all ranks have saved, if these are other ranks.
+        self._saved: Optional[Saved] = None
+        self._is_open = False
         self._open()
 
     def _open(self) -> None:
@@ -184,40 +195,34 @@ class MemoryReader(_Reader):  # type: ignore[misc]
         found = None if client is None else client.load("dcp")
         if client is None or found is None:
             return
-        step, _, mapping = found
+        step = found.step
         if self.step is not None and step != self.step:
             raise DamagedError(f"failed to load step {self.step} from memory again: there is step {step} now")
         try:
-            content = Content(mapping.memory, mapping.size, "dcp")
-            objects = _loads(content.objects)
-            if len(objects["tensors"]) != len(content.tensors):
-                raise DamagedError("failed to read a checkpoint in memory: its table and its objects differ")
-            self._places = {
-                (entry["name"], tuple(chunk.offsets)): number
-                for number, (entry, (_, _, chunk)) in enumerate(zip(content.entries, objects["tensors"]))
-            }
+            if isinstance(found, _memory_client.Loaded):
+                self._own = _Own(found.mapping)
+            elif self._saved is None:
+                self._saved = open_saved(client, found)
         except Exception as error:
             client.unusable(step, error)
             raise
-        self.step, self._content, self._objects = step, content, objects
+        if self._own is None and self._saved is None:
+            # Its tables are too large, for all ranks.
+            client.loaded()
+            return
+        self.step, self._is_open = step, True
 
     def reset(self, checkpoint_id: Any = None) -> None:
         """Ignores the name: a checkpoint in memory has none."""
 
     def read_metadata(self) -> Any:
-        """Returns the metadata of what this rank has written."""
-        if self._content is None:
+        """Returns the metadata of what this rank may read."""
+        if not self._is_open:
             # It was loaded once already.
             self._open()
-        if self._content is None:
+        if not self._is_open:
             raise RuntimeError("failed to load from memory: it has no checkpoint; load only if `reader.step` is not None")
-        found: Dict[str, Any] = {name: _metadata.BytesStorageMetadata() for name in self._objects["bytes"]}
-        for name, properties, size in self._objects["absent"]:
-            found[name] = _metadata.TensorStorageMetadata(properties, size, [])
-        for entry, (properties, size, chunk) in zip(self._content.entries, self._objects["tensors"]):
-            known = found.setdefault(entry["name"], _metadata.TensorStorageMetadata(properties, size, []))
-            known.chunks.append(chunk)
-        return _metadata.Metadata(found, planner_data=self._objects["planner"])
+        return self._own.metadata() if self._own else self._known_by_all().metadata()
 
     def set_up_storage_reader(self, metadata: Any, is_coordinator: bool) -> None:
         """Has nothing to set up."""
@@ -240,7 +245,7 @@ class MemoryReader(_Reader):  # type: ignore[misc]
                 client.unusable(self.step, error)
             raise
         finally:
-            self._content = self._objects = None
+            self._own, self._is_open = None, False
         if client is not None:
             client.loaded()
         done: Any = torch.futures.Future()
@@ -253,24 +258,18 @@ class MemoryReader(_Reader):  # type: ignore[misc]
         return False
 
     def _read(self, plan: Any, planner: Any) -> None:
-        content = self._content
-        if content is None:
+        if not self._is_open:
             raise RuntimeError("failed to load from memory: `read_metadata` comes first")
-        views: List[Any] = []
-        for item in plan.items:
-            if item.type is _planner.LoadItemType.BYTE_IO:
-                views.append(None)
-                continue
-            index = item.storage_index
-            view = content.tensors[self._places[index.fqn, tuple(index.offset)]]
-            for dimension, (begin, length) in enumerate(zip(item.storage_offsets, item.lengths)):
-                view = view.narrow(dimension, begin, length)
-            views.append(view)
-        self._check(plan, planner)
+        if self._own is None:
+            self._check(plan, planner, "the checkpoint does not have all that this rank needs", "load from disk")
+            self._known_by_all().read(plan, planner)
+            return
+        views = [None if item.type is _planner.LoadItemType.BYTE_IO else self._own.view(item) for item in plan.items]
+        self._check(plan, planner, "this rank has not saved all that it needs", "keep the placements, or load from disk")
         pairs = []
         for item, view in zip(plan.items, views):
             if view is None:
-                planner.load_bytes(item, io.BytesIO(self._objects["bytes"][item.storage_index.fqn]))
+                planner.load_bytes(item, io.BytesIO(self._own.object(item.storage_index.fqn)))
             else:
                 target = planner.resolve_tensor(item).detach()
                 pairs.append((target, view))
@@ -278,7 +277,12 @@ class MemoryReader(_Reader):  # type: ignore[misc]
         for item, (target, _) in zip([item for item, view in zip(plan.items, views) if view is not None], pairs):
             planner.commit_tensor(item, target)
 
-    def _check(self, plan: Any, planner: Any) -> None:
+    def _known_by_all(self) -> Saved:
+        if self._saved is None:
+            raise RuntimeError("failed to load from memory: `read_metadata` comes first")
+        return self._saved
+
+    def _check(self, plan: Any, planner: Any, has_not: str, advice: str) -> None:
         """Raises `MismatchError` unless the items fill the tensors that they are for: otherwise some of it would keep its values."""
         state = getattr(planner, "state_dict", None)
         if state is None:
@@ -289,22 +293,64 @@ class MemoryReader(_Reader):  # type: ignore[misc]
             names.add(item.dest_index.fqn)
             if item.type is not _planner.LoadItemType.BYTE_IO:
                 key = item.dest_index
-                filled[key] = filled.get(key, 0) + _product(item.lengths)
+                filled[key] = filled.get(key, 0) + product(item.lengths)
         wrong = [key.fqn for key, count in filled.items() if _utils.find_state_dict_object(state, key).numel() != count]
+        known = self._own.tensors if self._own else self._known_by_all().tensors
         for name, value in state.items():
-            if name in names or not isinstance(value, torch.Tensor) or name not in self._known():
+            if name in names or not isinstance(value, torch.Tensor) or name not in known:
                 continue
             local = value.to_local() if hasattr(value, "to_local") else value
             if local.numel():
                 wrong.append(name)
         if wrong:
             raise MismatchError(
-                f"failed to load step {self.step} from memory: this rank has not saved all that it needs of `{wrong[0]}`; nothing "
-                "was changed: keep the number of ranks and the placements, or load from disk"
+                f"failed to load step {self.step} from memory: {has_not} of `{wrong[0]}`; nothing was changed: {advice}"
             )
 
-    def _known(self) -> Any:
-        return {entry["name"] for entry in self._content.entries} if self._content else ()
+
+class _Own:
+    """What this rank has saved."""
+
+    def __init__(self, mapping: _memory_client.Mapping) -> None:
+        """Raises `DamagedError`."""
+        self._content = content = Content(mapping.memory, mapping.size, "dcp")
+        room = len(content.objects)
+        with reading():
+            end = index_end(content.objects, room)
+            self._index = index_of(content.objects[INDEX_BEGIN:end], room)
+            begin, size = self._index.pickle
+            pickled = _loads(content.objects[begin : begin + size])
+            self._tensors, self._planner_data = pickled["tensors"], pickled["planner"]
+            if len(self._tensors) != len(content.tensors):
+                raise ValueError("its table and its objects differ")
+            self._places = {
+                (entry["name"], tuple(chunk.offsets)): number
+                for number, (entry, (_, _, chunk)) in enumerate(zip(content.entries, self._tensors))
+            }
+        self.tensors = {entry["name"] for entry in content.entries}
+
+    def metadata(self) -> Any:
+        """Returns torch's description of it."""
+        found: Dict[str, Any] = {name: _metadata.BytesStorageMetadata() for name in self._index.objects}
+        for entry in self._index.absent:
+            properties = _metadata.TensorProperties(dtype=dtype_of(entry))
+            found[entry["name"]] = _metadata.TensorStorageMetadata(properties, torch.Size(entry["shape"]), [])
+        for entry, (properties, size, chunk) in zip(self._content.entries, self._tensors):
+            known = found.setdefault(entry["name"], _metadata.TensorStorageMetadata(properties, size, []))
+            known.chunks.append(chunk)
+        return _metadata.Metadata(found, planner_data=self._planner_data)
+
+    def view(self, item: Any) -> Any:
+        """Returns the values for an item of a plan."""
+        view = self._content.tensors[self._places[item.storage_index.fqn, tuple(item.storage_index.offset)]]
+        for dimension, (begin, length) in enumerate(zip(item.storage_offsets, item.lengths)):
+            view = view.narrow(dimension, begin, length)
+        return view
+
+    def object(self, name: str) -> bytes:
+        """Returns an object as it was written."""
+        begin, size = self._index.objects[name]
+        return self._content.objects[begin : begin + size]
 
 
 def _usable(plan: Any, planner: Any) -> Any:
@@ -326,16 +372,9 @@ def _entry(item: Any) -> Dict[str, Any]:
         "name": item.index.fqn,
         "dtype": name_of_dtype(dtype),
         "shape": list(data.chunk.sizes),
-        "bytes": _product(data.chunk.sizes) * dtype.itemsize,
+        "bytes": product(data.chunk.sizes) * dtype.itemsize,
         "global": {"shape": list(data.size), "offsets": [list(data.chunk.offsets)]},
     }
-
-
-def _product(lengths: Any) -> int:
-    count = 1
-    for length in lengths:
-        count *= length
-    return count
 
 
 def _bytes_of(value: Any) -> bytes:

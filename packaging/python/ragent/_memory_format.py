@@ -5,7 +5,7 @@
 | 0 | the header: magic number, version, and where the other parts begin and end |
 | 40 | the table: a JSON object, with one entry for each tensor |
 | from the next multiple of 64 | the tensors, each at a multiple of 64 |
-| after the last tensor | the objects: pickled bytes |
+| after the last tensor | the objects: pickled bytes, or those of a DCP checkpoint |
 
 An entry of the table has the tensor's `name`, `dtype`, `shape` (of this rank's part), `offset` in the buffer, and size in `bytes`. It may
 also have:
@@ -17,16 +17,28 @@ also have:
 Tied tensors have the same offset. The objects come last, since their size varies from step to step: the table and the places of the
 tensors stay the same, and are made once.
 
+Another number of ranks may read a DCP checkpoint. So these ranks find each object of it without unpickling anything:
+
+| place in the objects | content |
+|---|---|
+| 0 | the length of the index, 8 bytes |
+| 8 | the index: a JSON object |
+| after the index | the bytes of each object, and a pickle that only the same rank reads |
+
+The index has the `name`, `offset` and `size` of each of the `objects`, the `offset` and `size` of the `pickle`, both from the end of the
+index, and the `name`, `dtype` and `shape` of the tensors that are `absent` from this rank.
+
 Only ranks of the same job read it. Nothing here trusts the numbers, though: a buffer that was torn must not end the process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 import warnings
 from importlib import import_module
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from ._memory_errors import DamagedError
 
@@ -36,7 +48,10 @@ _MAGIC = b"RAGENTCK"
 _VERSION = 1
 # Magic number, version, kind; end of the table; begin and end of the objects.
 _HEADER = struct.Struct("<8sI4xQQQ")
+HEADER_SIZE = _HEADER.size
 _ALIGNMENT = 64
+_INDEX_LENGTH = struct.Struct("<Q")
+INDEX_BEGIN = _INDEX_LENGTH.size
 
 
 class Layout:
@@ -68,7 +83,7 @@ class Layout:
 
     def views(self, memory: Any) -> List[Any]:
         """Returns the tensors in the buffer."""
-        whole = _bytes_of(memory)
+        whole = bytes_of(memory)
         return [_view(whole, entry, self.base) for entry in self.entries]
 
 
@@ -77,26 +92,113 @@ class Content:
 
     def __init__(self, memory: Any, size: int, kind: str) -> None:
         """Raises `DamagedError`."""
-        try:
-            if size < _HEADER.size:
-                raise ValueError("it is too short")
-            magic, version, table_end, objects, end = _HEADER.unpack(memory[: _HEADER.size])
-            if magic != _MAGIC:
-                raise ValueError("it does not begin with the magic number")
-            if version != _VERSION:
-                raise ValueError(f"its version is {version}, and this module reads version {_VERSION}")
-            base = _aligned(table_end)
-            if not _HEADER.size <= table_end <= base <= objects <= end <= size:
+        with reading():
+            header = header_of(memory[: _HEADER.size])
+            if header.end > size:
                 raise ValueError("its parts are out of range")
-            table = json.loads(memory[_HEADER.size : table_end])
-            if table["kind"] != kind:
-                raise ValueError(f"its kind is {table['kind']!r}")
-            self.entries: List[Dict[str, Any]] = table["tensors"]
-            self.objects: bytes = memory[objects:end]
-            whole = _bytes_of(memory)
-            self.tensors = [_view(whole, _checked(entry, objects - base), base) for entry in self.entries]
-        except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, RecursionError) as error:
-            raise DamagedError(f"failed to read a checkpoint in memory: {error}") from None
+            self.entries = entries_of(memory[_HEADER.size : header.table_end], kind, header)
+            self.objects: bytes = memory[header.objects : header.end]
+            whole = bytes_of(memory)
+            self.tensors = [_view(whole, entry, header.base) for entry in self.entries]
+
+
+class Header(NamedTuple):
+    """Where the parts of a buffer begin and end."""
+
+    table_end: int
+    base: int
+    """Where the tensors begin."""
+    objects: int
+    end: int
+
+
+class Index(NamedTuple):
+    """Where the objects of a DCP checkpoint are, from the beginning of all objects."""
+
+    objects: Dict[str, Tuple[int, int]]
+    """The place and the size of each."""
+    absent: List[Dict[str, Any]]
+    """The name, type and shape of each tensor that this rank has no part of."""
+    pickle: Tuple[int, int]
+
+
+@contextlib.contextmanager
+def reading() -> Iterator[None]:
+    """Raises `DamagedError` if what is read in this block makes no sense."""
+    try:
+        yield
+    except DamagedError:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, OverflowError, struct.error) as error:
+        raise DamagedError(f"failed to read a checkpoint in memory: {error}") from None
+
+
+def header_of(begin: bytes) -> Header:
+    """Reads the first bytes of a buffer. Raises `ValueError`."""
+    if len(begin) < _HEADER.size:
+        raise ValueError("it is too short")
+    magic, version, table_end, objects, end = _HEADER.unpack(begin)
+    if magic != _MAGIC:
+        raise ValueError("it does not begin with the magic number")
+    if version != _VERSION:
+        raise ValueError(f"its version is {version}, and this module reads version {_VERSION}")
+    base = _aligned(table_end)
+    if not _HEADER.size <= table_end <= base <= objects <= end:
+        raise ValueError("its parts are out of range")
+    return Header(table_end, base, objects, end)
+
+
+def entries_of(table: bytes, kind: str, header: Header) -> List[Dict[str, Any]]:
+    """Reads a table. Raises `ValueError`, or what Python raises for a value of the wrong type."""
+    whole = json.loads(table)
+    if whole["kind"] != kind:
+        raise ValueError(f"its kind is {whole['kind']!r}")
+    return [_checked(entry, header.objects - header.base) for entry in whole["tensors"]]
+
+
+def pack_objects(objects: Dict[str, bytes], absent: List[Dict[str, Any]], pickled: bytes) -> bytes:
+    """Returns the objects of a DCP checkpoint, with their index."""
+    place = 0
+    listed = []
+    for name, content in objects.items():
+        listed.append({"name": name, "offset": place, "size": len(content)})
+        place += len(content)
+    index = {"objects": listed, "absent": absent, "pickle": {"offset": place, "size": len(pickled)}}
+    text = json.dumps(index, separators=(",", ":")).encode()
+    return b"".join([_INDEX_LENGTH.pack(len(text)), text, *objects.values(), pickled])
+
+
+def index_end(begin: bytes, room: int) -> int:
+    """Returns where the index ends, by the first bytes of the objects. They are `room` bytes. Raises `ValueError`."""
+    if len(begin) < INDEX_BEGIN:
+        raise ValueError("it has no index of objects")
+    (length,) = _INDEX_LENGTH.unpack(begin[:INDEX_BEGIN])
+    end: int = INDEX_BEGIN + length
+    if end > room:
+        raise ValueError("its index of objects is out of range")
+    return end
+
+
+def index_of(text: bytes, room: int) -> Index:
+    """Reads an index. All objects are `room` bytes. Raises `ValueError`, or what Python raises for a value of the wrong type."""
+    index = json.loads(text)
+    end = INDEX_BEGIN + len(text)
+
+    def place(entry: Dict[str, Any]) -> Tuple[int, int]:
+        begin, size = entry["offset"], entry["size"]
+        if type(begin) is not int or type(size) is not int or begin < 0 or size < 0 or end + begin + size > room:
+            raise ValueError(f"the entry {str(entry)[:200]} is out of range")
+        return end + begin, size
+
+    names = [entry["name"] for entry in [*index["objects"], *index["absent"]]]
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError("an object has no name")
+    for entry in index["absent"]:
+        dtype_of(entry)
+        if any(type(length) is not int or length < 0 for length in entry["shape"]):
+            raise ValueError(f"the shape of `{entry['name']}` is wrong")
+    objects = {entry["name"]: place(entry) for entry in index["objects"]}
+    return Index(objects, index["absent"], place(index["pickle"]))
 
 
 def entry_of(name: str, tensor: Any) -> Dict[str, Any]:
@@ -152,7 +254,7 @@ def _checked(entry: Dict[str, Any], room: int) -> Dict[str, Any]:
     return entry
 
 
-def _bytes_of(memory: Any) -> Any:
+def bytes_of(memory: Any) -> Any:
     with warnings.catch_warnings():
         # That nothing may be written to a buffer for reading.
         warnings.simplefilter("ignore", UserWarning)

@@ -60,6 +60,10 @@ def load(state: MutableMapping[str, Any]) -> Optional[int]:
     found = None if client is None else client.load("state")
     if client is None or found is None:
         return None
+    if not isinstance(found, _memory_client.Loaded):
+        damage = DamagedError(f"failed to load step {found.step} from memory: the agent has given a checkpoint of DCP")
+        client.unusable(found.step, damage)
+        raise damage
     step, is_replicated, mapping = found
     from ._memory_format import Content
     from ._memory_state import Restored
@@ -141,7 +145,10 @@ def newest_whole() -> Optional[int]:
 
 
 def rng() -> RandomNumbers:
-    """Returns the generators of random numbers as an object with `state_dict` and `load_state_dict`, to be saved by DCP."""
+    """Returns the generators of random numbers as an object with `state_dict` and `load_state_dict`, to be saved by DCP.
+
+    If another number of ranks has saved them, `load_state_dict` seeds the generators of this rank.
+    """
     return RandomNumbers()
 
 
