@@ -2,7 +2,8 @@
 //!
 //! 1. Each node reports the parts that it holds. Only the newest report on its newest stream counts.
 //! 2. When a round is formed, the newest checkpoint is chosen that fits it (`memory/choose.rs`). Each admission
-//!    names the nodes that hold the member's part, and the *buddy* that keeps the copies of its next ones.
+//!    names the nodes that hold the member's part, and the *buddy* that keeps the copies of its next ones. If ranks
+//!    differ from those of the checkpoint, it is *resharded*: group rank 0 gets the holders of all parts.
 //! 3. While the round runs, each echo names the newest checkpoint that is whole. Nodes free older ones.
 //! 4. A checkpoint, and all older ones, are not used again in these cases (`memory_striking.rs`):
 //!    - Two charged rounds began with it, and no newer one became whole in them.

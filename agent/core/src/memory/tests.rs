@@ -597,6 +597,27 @@ fn outsider_keeps_the_plan() {
     assert_eq!(pair.nodes[0].held(), []);
 }
 
+/// In a round with other ranks, no part of its checkpoint has a place, also on a node whose ranks are the same. The next checkpoint is
+/// copied at once, and frees it.
+#[test]
+fn resharded_parts_are_left_over() {
+    let mut t = Pair::new();
+    t.admit(1, [None, None]);
+    t.save_all(1, 10);
+    let resharded = MemoryPlan { is_resharded: true, ..plan(1, 10, &[]) };
+    t.admit(2, [Some(resharded.clone()), Some(resharded)]);
+    let places = |t: &Pair| -> Vec<(u64, PartPlace)> {
+        t.nodes[0].places().iter().map(|(step, place, _)| (*step, *place)).collect()
+    };
+    assert_eq!(places(&t), [(10, PartPlace::Leftover), (10, PartPlace::Leftover)]);
+    assert_eq!(t.nodes[0].keeper.unusable(), None);
+    t.save_all(2, 20);
+    let newer = [(20, PartPlace::Own), (20, PartPlace::Copy)];
+    assert_eq!(places(&t)[2..], newer);
+    t.whole(2, 20);
+    assert_eq!(places(&t), newer);
+}
+
 /// A replicated state is held by each node, and not copied. All workers of a node load it.
 #[test]
 fn replicated_states_are_not_copied() {

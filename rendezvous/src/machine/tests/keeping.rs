@@ -213,7 +213,7 @@ fn group_shrinks() {
     }
 }
 
-/// With another number of nodes, what DCP has written is read from the parts of all nodes. Each node may report any of
+/// With another number of nodes, a checkpoint of DCP is read from the parts of all nodes. Each node may report any of
 /// their holders as gone.
 #[test]
 fn dcp_is_resharded() {
@@ -234,7 +234,7 @@ fn dcp_is_resharded() {
     let restored =
         EventKind::MemoryRestored { step: 10, fetching: 2, bytes: 30, is_resharded: true };
     assert!(t.kinds().any(|kind| *kind == restored));
-    // The parts are no part of this round, until its workers have saved.
+    // Its parts do not belong to this round.
     t.hold("a", &[0, 1].map(|rank| dcp(part(id(10), rank, 3, PartPlace::Leftover))));
     assert_eq!(t.whole("a"), None);
     // Node c does not reach a. All that only a holds cannot be read then.
@@ -439,7 +439,7 @@ fn notice_needs_a_disk() {
     assert!(t.machine.snapshot(t.now).saving.is_some(), "it goes on");
 }
 
-/// What DCP has written is enough for any number of nodes that the job allows, if all nodes can be reached.
+/// A checkpoint of DCP is enough for any number of nodes that the job allows, if all nodes can be reached.
 #[test]
 fn notice_ends_with_a_checkpoint_that_other_ranks_can_read() {
     for (min, has_address, ends) in [(2, true, true), (3, true, false), (2, false, false)] {

@@ -1,4 +1,4 @@
-//! Which checkpoint a round begins with, and where each node finds its part.
+//! The choice of a checkpoint, and the sources of its parts.
 
 use super::*;
 use crate::memory::fixture::{checkpoint, part, replicated, report};
@@ -194,7 +194,7 @@ fn void_and_gone_do_not_count() {
     assert_eq!(world.choose(&["0", "2"]), None);
 }
 
-/// What DCP has written fits fewer and more nodes, and other ranks on a node. Only rank 0 gets the holders of all parts,
+/// A checkpoint of DCP fits fewer and more nodes, and other ranks on a node. Only rank 0 gets the holders of all parts,
 /// first the owner of each. With the same ranks, each node begins with its own part.
 #[test]
 fn dcp_fits_other_ranks() {
