@@ -323,6 +323,15 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
+/// Returns an amount of memory with two or three digits: `3.2 MB`, `61 GB`.
+pub fn size(bytes: u64) -> String {
+    let (amount, unit) = match bytes {
+        0..100_000_000 => (bytes as f64 / 1e6, "MB"),
+        _ => (bytes as f64 / 1e9, "GB"),
+    };
+    if amount < 10.0 { format!("{amount:.1} {unit}") } else { format!("{amount:.0} {unit}") }
+}
+
 /// The checkpoints in the memory of the nodes.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct MemoryStatus {

@@ -36,6 +36,7 @@ use ragent_rendezvous::{
     message::{
         Admission, CheckpointId, LINE_MAX, MemoryPlan, MemoryReport, MemoryUnusable, PartPlace,
     },
+    snapshot::size,
 };
 
 pub use self::interface::{
@@ -432,8 +433,8 @@ impl PartKeeper {
     }
 
     fn shortage(&self) -> String {
-        let (host, left) = (&self.settings.host_name, gigabytes(self.left.available));
-        format!("{host} has {left} left, and keeps {} free", gigabytes(self.settings.reserve))
+        let (host, left) = (&self.settings.host_name, size(self.left.available));
+        format!("{host} has {left} left, and keeps {} free", size(self.settings.reserve))
     }
 
     fn room(&self) -> Room {
@@ -489,16 +490,4 @@ fn fitted(line: &str) -> String {
         end -= 1;
     }
     line[..end].to_owned()
-}
-
-/// Returns a size as people read it.
-fn gigabytes(bytes: u64) -> String {
-    let tenths = bytes / 100_000_000;
-    if tenths < 10 {
-        format!("{} MB", bytes / 1_000_000)
-    } else if tenths < 100 {
-        format!("{}.{} GB", tenths / 10, tenths % 10)
-    } else {
-        format!("{} GB", tenths / 10)
-    }
 }

@@ -5,11 +5,12 @@ use std::time::Duration;
 use ragent_rendezvous::{
     event::{Event, EventKind, RestartCause, RestartCost},
     message::Notice,
+    snapshot::size,
 };
 
 use super::{
     news::{ended, evicted, notice_given, restarting},
-    status_text::{memory, progress::grouped},
+    status_text::progress::grouped,
     time_text::short_time,
 };
 
@@ -90,7 +91,7 @@ pub fn sentence(event: &Event) -> String {
             "round {round} begins with step {} from memory, saved with other ranks; its nodes read what they need \
              of {}",
             grouped(*step),
-            memory::bytes(*bytes)
+            size(*bytes)
         ),
         EventKind::MemoryRestored { step, fetching: 0, .. } => format!(
             "round {round} begins with step {} from memory; every node has its part",
@@ -103,7 +104,7 @@ pub fn sentence(event: &Event) -> String {
                 1 => "1 node fetches".to_owned(),
                 some => format!("{some} nodes fetch"),
             },
-            memory::bytes(*bytes)
+            size(*bytes)
         ),
         EventKind::MemoryStruck { step, reason } => {
             format!("step {} in memory is not used again: {}", grouped(*step), reason.text())

@@ -284,12 +284,13 @@ impl PartKeeper {
             }
         }
         if plan == Some(checkpoint) {
-            // Leftovers of it, for other nodes, do not count.
             return Ok(());
         }
-        let others = self.parts.values().filter(|part| {
-            part.place(Some(round)) != PartPlace::Own
-                || part.id.group_rank == header.part.group_rank
+        let others = self.parts.values().filter(|part| match part.place(Some(round)) {
+            PartPlace::Own => part.id.group_rank == header.part.group_rank,
+            PartPlace::Copy => true,
+            // Those of the plan are kept for other nodes, and do not count.
+            PartPlace::Leftover => plan != Some(part.id.checkpoint),
         });
         let (mut all, mut of_ward) = (0, 0);
         for part in others {

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use ragent_rendezvous::{
     ids::{GlobalRank, LocalRank},
     message::{CheckpointId, MemoryUnusable, UnusableReason},
+    snapshot::size,
 };
 
 use super::{
-    OWN_MAX, PartKeeper, fitted, gigabytes,
+    OWN_MAX, PartKeeper, fitted,
     interface::{Answer, Ask, Buffer, Effect, PartId, Sum},
     parts::{About, Block, BlockState, KeptPart},
 };
@@ -218,9 +219,9 @@ impl PartKeeper {
         let needed = self.needed_for(part, about.is_replicated);
         let free = self.left.available.saturating_sub(self.settings.reserve);
         if self.settings.limit < needed {
-            format!("{host} has {} and needs {}", gigabytes(self.settings.limit), gigabytes(needed))
+            format!("{host} has {} and needs {}", size(self.settings.limit), size(needed))
         } else {
-            format!("{host} has {} to spare and needs {}", gigabytes(free), gigabytes(bytes))
+            format!("{host} has {} to spare and needs {}", size(free), size(bytes))
         }
     }
 

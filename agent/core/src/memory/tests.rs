@@ -527,7 +527,7 @@ fn limit_and_reserve_are_kept() {
     pair.admit(1, [None, None]);
     pair.nodes[0].left.available = 2 * GB + GB / 2;
     let answer = pair.ask_buffer(0, 0, 1, 10);
-    let why = "n0 has 500 MB to spare and needs 1.0 GB".to_owned();
+    let why = "n0 has 0.5 GB to spare and needs 1.0 GB".to_owned();
     assert_eq!(answer, Some(Answer::Refused(why)));
 
     let mut pair = Pair::with_limit(0);

@@ -4,18 +4,14 @@ use std::fmt::Write as _;
 
 use ragent_base::report::{
     event_text,
-    status_text::{
-        memory::{self, bytes},
-        progress::grouped,
-        saving, unreached_text,
-    },
+    status_text::{memory, progress::grouped, saving, unreached_text},
     time_text::{self, short_time},
 };
 use ragent_rendezvous::{
     event::EventId,
     snapshot::{
         CheckpointTimes, JobTime, MemoryStatus, PhaseName, RestartsByCause, Saving, Snapshot,
-        Unreached,
+        Unreached, size,
     },
 };
 use serde::Serialize;
@@ -247,7 +243,7 @@ fn of_memory(
         if entry.data["is_resharded"] == true {
             text += ", saved with other ranks";
         } else if number("fetching") > 0 {
-            text += &format!(", with {} from other nodes", bytes(number("bytes")));
+            text += &format!(", with {} from other nodes", size(number("bytes")));
         }
         let redone = cost.and_then(|cost| cost.data["redone_steps"].as_u64());
         match redone.filter(|_| is_complete) {

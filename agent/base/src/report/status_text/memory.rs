@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ragent_rendezvous::snapshot::MemoryStatus;
+use ragent_rendezvous::snapshot::{MemoryStatus, size};
 
 use super::progress::grouped;
 use crate::report::time_text::short_time;
@@ -52,20 +52,11 @@ fn cost(ms: u64) -> String {
 
 /// Returns a part of an amount of memory, with one unit if both have the same.
 fn share(part: u64, all: u64) -> String {
-    let (part, all) = (bytes(part), bytes(all));
+    let (part, all) = (size(part), size(all));
     match (part.split_once(' '), all.split_once(' ')) {
         (Some((number, unit)), Some((_, other))) if unit == other => format!("{number} of {all}"),
         _ => format!("{part} of {all}"),
     }
-}
-
-/// Returns an amount of memory with two or three digits: `3.2 MB`, `61 GB`.
-pub fn bytes(bytes: u64) -> String {
-    let (amount, unit) = match bytes {
-        0..100_000_000 => (bytes as f64 / 1e6, "MB"),
-        _ => (bytes as f64 / 1e9, "GB"),
-    };
-    if amount < 10.0 { format!("{amount:.1} {unit}") } else { format!("{amount:.0} {unit}") }
 }
 
 #[cfg(test)]
@@ -143,7 +134,7 @@ mod tests {
     fn numbers_are_short() {
         let costs = [0, 3, 20, 1_250, 12_400].map(cost);
         assert_eq!(costs, ["less than 1 ms", "3 ms", "0.02 s", "1.25 s", "12.4 s"]);
-        let amounts = [0, 4_200_000, 61_200_000_000, 3_240_000_000, 100_000_000].map(bytes);
+        let amounts = [0, 4_200_000, 61_200_000_000, 3_240_000_000, 100_000_000].map(size);
         assert_eq!(amounts, ["0.0 MB", "4.2 MB", "61 GB", "3.2 GB", "0.1 GB"]);
         assert_eq!(share(700_000_000, 2_000_000_000), "0.7 of 2.0 GB");
     }
