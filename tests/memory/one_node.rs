@@ -166,7 +166,7 @@ fn changed_byte_is_not_loaded() {
 #[test]
 fn limits_end_saving_not_training() {
     let cases = [
-        ("--memory-limit 1MiB", "", "has 1 MB and needs 8 MB"),
+        ("--memory-limit 1MiB", "", "has 1.0 MB and needs 8.4 MB"),
         ("--memory-limit 0", "", "has --memory-limit 0"),
         ("", "ulimit -f 100; ", "File too large"),
     ];
@@ -312,7 +312,7 @@ fn limit_of_the_cgroup_is_kept() {
     prints_of_all(&mut agent, &[0, 1], "saved=10");
     orders[0].give("save(20, 1 << 30)");
     let line = agent.prints("rank=0 refused");
-    assert!(line.contains("to spare and needs 1.0 GB"), "{line}");
+    assert!(line.contains("to spare and needs 1.1 GB"), "{line}");
     give(&orders, "newest()");
     agent.prints("rank=1 newest=");
     agent.signal(Signal::SIGTERM);

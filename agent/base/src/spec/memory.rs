@@ -50,7 +50,9 @@ impl<H: Host> Arguments<'_, H> {
             return Ok(MEMORY_COPIES_MAX);
         };
         let number = given.text.trim().parse().ok();
-        number.filter(|number| *number <= MEMORY_COPIES_MAX).ok_or_else(|| given.is_not("0 or 1"))
+        let hint = "give 1 to keep a copy of each checkpoint on another node, or 0 to keep none";
+        let error = || given.is_not("0 or 1").with_hint(hint);
+        number.filter(|number| *number <= MEMORY_COPIES_MAX).ok_or_else(error)
     }
 
     /// Returns the failure domain. The Kubernetes manifest sets `NODE_NAME`: the name of a pod says nothing about its
@@ -62,7 +64,9 @@ impl<H: Host> Arguments<'_, H> {
             return Ok(node.filter(|name| is_domain(name)).unwrap_or_default());
         };
         if !is_domain(&given.text) {
-            return Err(given.is_not("a name of 1 to 200 bytes without control characters"));
+            let hint = "give the name of what is lost at once, such as a rack: `--failure-domain rack7`";
+            let error = given.is_not("a name of 1 to 200 bytes without control characters");
+            return Err(error.with_hint(hint));
         }
         Ok(given.text)
     }
