@@ -47,7 +47,7 @@ pub use self::interface::{
 use self::{
     buffers::{Buffers, Room},
     copying::Copying,
-    parts::{BlockState, KeptPart},
+    parts::{BlockState, Check, KeptPart},
     resharding::WantedRange,
     restoring::Restore,
     saving::{Filling, Waiting},
@@ -203,9 +203,7 @@ impl PartKeeper {
         for part in self.parts.values_mut() {
             part.is_given_up = false;
             // It goes to the buddy of this round. One that has it says so.
-            for block in part.blocks.values_mut() {
-                (block.is_copied, block.is_checked) = (false, false);
-            }
+            part.blocks.values_mut().for_each(|block| block.is_copied = false);
         }
         let workers = self.settings.workers;
         self.effects.push_back(Effect::OpenSockets { round: admission.round, workers });
@@ -361,7 +359,7 @@ impl PartKeeper {
         self.effects.push_back(Effect::CloseSockets);
     }
 
-    /// Frees all parts, except those of a checkpoint that are complete.
+    /// Frees all parts, except those of a checkpoint that are complete. A round begins, or memory is off.
     fn free_all_but(&mut self, kept: Option<CheckpointId>) {
         let others = self
             .parts
@@ -370,11 +368,14 @@ impl PartKeeper {
             .map(|part| part.id);
         let others: Vec<PartId> = others.collect();
         others.into_iter().for_each(|part| self.drop_part(part));
+        let blocks = self.parts.values_mut().flat_map(|part| part.blocks.values_mut());
+        blocks.for_each(|block| block.check = Check::Needed);
     }
 
     /// Frees a part. What uses its buffers goes on, except transfers that write to them.
     fn drop_part(&mut self, id: PartId) {
         let Some(part) = self.parts.remove(&id) else { return };
+        self.decline_ranges_of(id);
         for block in part.blocks.into_values() {
             self.buffers.free(block.buffer);
             if let BlockState::Receiving(transfer) = block.state
@@ -418,7 +419,11 @@ impl PartKeeper {
         }
         self.buffers.drop_idle(&mut self.effects);
         let round = self.round.as_ref();
-        let is_foreign = |part: &&KeptPart| part.place(round) != PartPlace::Own;
+        // What workers are reading stays as long as own parts, because all ranks need it.
+        let read = self.resharded_checkpoint();
+        let is_foreign = |part: &&KeptPart| {
+            part.place(round) != PartPlace::Own && read != Some(part.id.checkpoint)
+        };
         let foreign: Vec<PartId> =
             self.parts.values().filter(is_foreign).map(|part| part.id).collect();
         self.short_for += 1;

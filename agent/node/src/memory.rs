@@ -38,7 +38,7 @@ use tracing::{debug, warn};
 pub use self::transport::fuzzing;
 pub(crate) use self::worker_sockets::path as socket_path;
 use self::{
-    buffers::{Buffers, file_of},
+    buffers::{Buffers, file_of, read_only},
     event::{AnswerSender, Event, Reply, ReplySender, TransferAnswer, memory_left},
     threads::{Stop, Threads, is_stopped},
     transport::Transport,
@@ -76,7 +76,7 @@ pub struct MemoryService {
     /// The transfers that wait for a decision of the machine.
     undecided: HashMap<TransferId, AnswerSender>,
     /// The ranges that were fetched, until a worker gets them.
-    fetched: HashMap<TransferId, File>,
+    fetched: HashMap<TransferId, Arc<File>>,
     /// The transfers that this agent has begun. They end when their sender is dropped.
     begun: HashMap<TransferId, watch::Sender<()>>,
     events: mpsc::Sender<Event>,
@@ -339,16 +339,11 @@ impl MemoryService {
             Answer::Buffer { buffer, .. } => (buffer, true),
             Answer::Block { buffer, .. } => (buffer, false),
             Answer::Ranges { .. } => {
-                let _ = reply.send(Reply { packet, descriptor: fetched });
-                return;
+                let file = fetched.ok_or("it was not fetched".to_owned());
+                return give(reply, packet, file.and_then(|file| read_only(&file)));
             }
             Answer::Resharded { parts, .. } if !parts.is_empty() => {
-                match file_of(&worker_messages::list_of(&parts)) {
-                    Ok(list) => drop(reply.send(Reply { packet, descriptor: Some(list) })),
-                    // The connection is closed, and the worker fails.
-                    Err(error) => warn!(%error, "failed to list the parts of a checkpoint"),
-                }
-                return;
+                return give(reply, packet, file_of(&worker_messages::list_of(&parts)));
             }
             Answer::Resharded { .. }
             | Answer::Refused(_)
@@ -385,8 +380,7 @@ impl MemoryService {
                     let _ =
                         events.blocking_send(Event::NotMade { buffer, why, reply: Some(reply) });
                 }
-                // The connection is closed, and the worker fails.
-                Err(why) => warn!(%why, "failed to open a checkpoint in memory for a worker"),
+                Err(why) => give(reply, packet, Err(why)),
             }
         });
     }
@@ -434,6 +428,15 @@ impl MemoryService {
                 self.rest_until = Some(clock::now() + limits::ACCEPT_PAUSE);
             }
         }
+    }
+}
+
+/// Answers a worker with a descriptor. Without one the connection is closed, and the worker fails.
+fn give(reply: ReplySender, packet: Vec<u8>, descriptor: Result<File, String>) {
+    match descriptor {
+        // The worker may have ended.
+        Ok(file) => drop(reply.send(Reply { packet, descriptor: Some(file) })),
+        Err(why) => warn!(%why, "failed to open a checkpoint in memory for a worker"),
     }
 }
 

@@ -64,7 +64,8 @@ impl<H: Host> Arguments<'_, H> {
             return Ok(node.filter(|name| is_domain(name)).unwrap_or_default());
         };
         if !is_domain(&given.text) {
-            let hint = "give the name of what is lost at once, such as a rack: `--failure-domain rack7`";
+            let hint =
+                "give the name of what is lost at once, such as a rack: `--failure-domain rack7`";
             let error = given.is_not("a name of 1 to 200 bytes without control characters");
             return Err(error.with_hint(hint));
         }

@@ -167,7 +167,9 @@ impl PartKeeper {
                 }
                 return;
             }
-            TransferEnd::Declined(Decline::NoRoom | Decline::NotHere) => "has no room".to_owned(),
+            TransferEnd::Declined(Decline::NoRoom | Decline::NotHere | Decline::Changed) => {
+                "has no room".to_owned()
+            }
             TransferEnd::WrongSum => "has received other content".to_owned(),
             TransferEnd::Failed(why) => format!("does not answer: {why}"),
         };

@@ -350,6 +350,8 @@ pub enum Decline {
     NoRoom,
     /// The block is not here.
     NotHere,
+    /// The content of the block has changed since it was saved.
+    Changed,
 }
 
 /// An action for the driver.

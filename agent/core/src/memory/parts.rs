@@ -42,8 +42,18 @@ pub(super) struct Block {
     pub(super) state: BlockState,
     /// True if the node with the copy has it.
     pub(super) is_copied: bool,
-    /// True if its checksum was computed again in this round.
-    pub(super) is_checked: bool,
+    pub(super) check: Check,
+}
+
+/// The check of a block in this round, before ranges of it are sent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Check {
+    /// The content may have changed.
+    Needed,
+    /// The checksum is being computed.
+    Running,
+    /// The content is as it was saved.
+    Passed,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -77,7 +87,7 @@ impl About {
 
 impl Block {
     pub(super) fn new(buffer: Buffer, bytes: u64, state: BlockState) -> Self {
-        Self { buffer, bytes, state, is_copied: false, is_checked: false }
+        Self { buffer, bytes, state, is_copied: false, check: Check::Needed }
     }
 
     pub(super) fn sum(&self) -> Option<Sum> {

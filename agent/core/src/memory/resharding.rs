@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use ragent_rendezvous::{
     ids::LocalRank,
-    message::{MemoryUnusable, UnusableReason},
+    message::{CheckpointId, MemoryUnusable, UnusableReason},
 };
 
 use super::{
@@ -15,6 +15,7 @@ use super::{
     interface::{
         Answer, Ask, BlockRange, Decline, Effect, PartId, RangesRequest, TransferEnd, TransferId,
     },
+    parts::Check,
     saving::Waiting,
 };
 
@@ -73,6 +74,10 @@ impl PartKeeper {
                 let text = format!("its content has changed on {}", sources.join(" and "));
                 (UnusableReason::Sum, text)
             }
+            TransferEnd::Declined(Decline::NoRoom) => {
+                let text = format!("{} gave no memory to read it", self.settings.host_name);
+                return self.refuse_plan_because(text);
+            }
             TransferEnd::Declined(_) => {
                 let text = format!("{} no longer has it", sources.join(" or "));
                 (UnusableReason::SourceGone { sources }, text)
@@ -98,6 +103,25 @@ impl PartKeeper {
         }
     }
 
+    /// Computes the checksums of what this node holds of a checkpoint, while the workers start.
+    pub(super) fn check_all(&mut self, checkpoint: CheckpointId) {
+        let parts = self.parts.values().filter(|part| part.id.checkpoint == checkpoint);
+        let blocks: Vec<_> =
+            parts.flat_map(|part| part.blocks.keys().map(|worker| (part.id, *worker))).collect();
+        blocks.into_iter().for_each(|(part, worker)| self.check(part, worker));
+    }
+
+    /// Computes the checksum of a block, unless this was done in the round or is being done.
+    fn check(&mut self, part: PartId, worker: LocalRank) {
+        let part = self.parts.get_mut(&part);
+        let Some(block) = part.and_then(|part| part.blocks.get_mut(&worker)) else { return };
+        if block.check == Check::Needed && block.sum().is_some() {
+            block.check = Check::Running;
+            let (buffer, bytes) = (block.buffer, block.bytes);
+            self.sum(buffer, bytes);
+        }
+    }
+
     /// Handles the request of another agent for a range.
     pub(super) fn handle_wanted_range(
         &mut self,
@@ -112,27 +136,20 @@ impl PartKeeper {
         let Some(block) = held else { return self.decline(transfer, Decline::NotHere) };
         self.buffers.hold(block.buffer);
         self.transfers.insert(transfer, Transfer::Serve(block.buffer));
-        if block.is_checked {
+        if block.check == Check::Passed {
             let buffer = block.buffer;
             return self.effects.push_back(Effect::ServeRange { transfer, buffer, range });
         }
-        let is_same = |wanted: &WantedRange| wanted.is_of(part, range.local_rank);
-        if !self.wanted_ranges.iter().any(is_same) {
-            self.sum(block.buffer, block.bytes);
-        }
+        self.check(part, range.local_rank);
         self.wanted_ranges.push(WantedRange { transfer, part, range });
     }
 
     /// Sends the ranges that were wanted of a block, since its checksum was computed.
     pub(super) fn serve_checked(&mut self, part: PartId, worker: LocalRank, is_right: bool) {
-        if self.wanted_ranges.is_empty() {
-            return;
-        }
-        let wanted: Vec<WantedRange> =
-            self.wanted_ranges.extract_if(.., |wanted| wanted.is_of(part, worker)).collect();
-        if !is_right && !wanted.is_empty() {
-            self.drop_part(part);
-        }
+        let is_of =
+            |wanted: &mut WantedRange| wanted.part == part && wanted.range.local_rank == worker;
+        let wanted: Vec<WantedRange> = self.wanted_ranges.extract_if(.., is_of).collect();
+        let was_wanted = !wanted.is_empty();
         for WantedRange { transfer, range, .. } in wanted {
             // The other agent may have given up.
             let Some(Transfer::Serve(buffer)) = self.transfers.get(&transfer) else { continue };
@@ -140,18 +157,27 @@ impl PartKeeper {
             if is_right {
                 self.effects.push_back(Effect::ServeRange { transfer, buffer, range });
             } else {
-                self.decline(transfer, Decline::NotHere);
+                self.decline(transfer, Decline::Changed);
             }
         }
+        if !is_right && (was_wanted || self.resharded_checkpoint() == Some(part.checkpoint)) {
+            let (step, host) = (part.checkpoint.step, &self.settings.host_name);
+            let why = format!("step {step} has changed in the memory of {host}");
+            self.obstacle = Some(fitted(&why));
+            self.drop_part(part);
+        }
+    }
+
+    /// Declines the ranges that other agents want of a part that is dropped.
+    pub(super) fn decline_ranges_of(&mut self, part: PartId) {
+        let is_of = |wanted: &mut WantedRange| wanted.part == part;
+        let wanted: Vec<WantedRange> = self.wanted_ranges.extract_if(.., is_of).collect();
+        wanted.iter().for_each(|wanted| self.decline(wanted.transfer, Decline::NotHere));
     }
 }
 
 impl WantedRange {
     pub(super) fn is_for(&self, transfer: TransferId) -> bool {
         self.transfer == transfer
-    }
-
-    fn is_of(&self, part: PartId, worker: LocalRank) -> bool {
-        self.part == part && self.range.local_rank == worker
     }
 }

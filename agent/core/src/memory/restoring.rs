@@ -65,7 +65,7 @@ impl PartKeeper {
         let Some(plan) = self.plan().cloned() else { return };
         if plan.is_resharded {
             self.restore.state = State::Resharded(plan.checkpoint);
-            return;
+            return self.check_all(plan.checkpoint);
         }
         self.restore.began = Some(now);
         self.restore.sources = plan.sources.iter().take(SOURCES_MAX).cloned().collect();

@@ -14,7 +14,7 @@ use ragent_rendezvous::{
 use super::{
     OWN_MAX, PartKeeper, fitted,
     interface::{Answer, Ask, Buffer, Effect, PartId, Sum},
-    parts::{About, Block, BlockState, KeptPart},
+    parts::{About, Block, BlockState, Check, KeptPart},
 };
 
 /// The time for which a `save` waits for a copy. The copy is given up then.
@@ -270,7 +270,7 @@ impl PartKeeper {
             }
             (BlockState::Held(known), sum) => {
                 let is_right = sum.is_ok_and(|sum| sum == known);
-                block.is_checked = is_right;
+                block.check = if is_right { Check::Passed } else { Check::Needed };
                 self.handle_checked(worker, id, is_right);
                 self.serve_checked(id, worker, is_right);
             }

@@ -106,11 +106,7 @@ impl MemoryFile {
     ///
     /// Returns the system's error, for people.
     pub(super) fn read_only(&self) -> Result<File, String> {
-        let file = self.with_content()?;
-        File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))
-            // Without `/proc`.
-            .or_else(|_| file.try_clone())
-            .map_err(|error| error.to_string())
+        read_only(self.with_content()?)
     }
 
     /// Computes the checksum of the first `bytes` bytes. Stops early if `is_stopped` returns true.
@@ -157,15 +153,28 @@ impl Sums {
     }
 }
 
-/// Makes a file with this content.
+/// Returns a descriptor of a file that cannot write.
 ///
 /// # Errors
 ///
-/// Returns the system's error.
-pub(super) fn file_of(content: &[u8]) -> io::Result<File> {
-    let file = make(content.len() as u64)?;
-    file.write_all_at(content, 0)?;
-    Ok(file)
+/// Returns the system's error, for people.
+pub(super) fn read_only(file: &File) -> Result<File, String> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    File::open(path).map_err(|error| error.to_string())
+}
+
+/// Makes a file with this content, of which the returned descriptor cannot write.
+///
+/// # Errors
+///
+/// Returns the system's error, for people.
+pub(super) fn file_of(content: &[u8]) -> Result<File, String> {
+    let make_and_write = || {
+        let file = make(content.len() as u64)?;
+        file.write_all_at(content, 0)?;
+        io::Result::Ok(file)
+    };
+    read_only(&make_and_write().map_err(|error| error.to_string())?)
 }
 
 /// Makes an empty file.

@@ -31,7 +31,7 @@ pub(super) enum Event {
     /// Another agent wants some bytes of a block.
     WantedRange { transfer: TransferId, part: PartId, range: BlockRange, answer: AnswerSender },
     /// The ranges of a transfer have arrived. It has ended.
-    Fetched { transfer: TransferId, file: File },
+    Fetched { transfer: TransferId, file: Arc<File> },
     /// A transfer has ended.
     Ended { transfer: TransferId, end: TransferEnd },
 }

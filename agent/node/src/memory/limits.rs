@@ -25,13 +25,13 @@ pub(super) const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time without a byte after which a transfer ends, and time for the decision of this agent's machine.
 pub(super) const SILENCE: Duration = Duration::from_secs(10);
-/// Connections of other agents that are authenticated: those of four agents.
+/// Connections of other agents that are authenticated: those of four agents. As many to other agents.
 pub(super) const MAX_CONNECTIONS: usize = 16;
 /// The same per address, and connections to one address: enough to use a fast network, because each has a processor.
 pub(super) const MAX_CONNECTIONS_PER_ADDRESS: usize = 4;
-/// Attempts to read ranges from the holders of a part, and the pauses between them. A holder without a free
-/// connection is tried for about 15 s.
-pub(super) const RANGES_ATTEMPTS: u32 = 8;
+/// Time after which no further attempt to read ranges begins, and the pauses between attempts. A holder may have no free
+/// connection for a while, since the workers of all nodes read at once.
+pub(super) const RANGES_PATIENCE: Duration = Duration::from_secs(60);
 pub(super) const RANGES_RETRY_FIRST: Duration = Duration::from_millis(250);
 pub(super) const RANGES_RETRY_MAX: Duration = Duration::from_secs(4);
 /// Connections that are not authenticated yet.

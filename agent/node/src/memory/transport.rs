@@ -74,7 +74,7 @@ impl Transport {
             busy,
             opening: Mutex::new(opening),
             incoming: Places::new(limits::MAX_CONNECTIONS, per_address),
-            outgoing: Places::new(limits::THREADS, per_address),
+            outgoing: Places::new(limits::MAX_CONNECTIONS, per_address),
             refusals: Refusals::default(),
             foreign: std::sync::atomic::AtomicU64::new(0),
         }

@@ -13,6 +13,9 @@ use crate::notices::fitted;
 /// A text that is fitted is not longer than a line.
 const _: () = assert!(NOTICE_TEXT_MAX <= LINE_MAX);
 
+/// The length of an address, in bytes. Messages between agents have no longer ones.
+const ADDRESS_MAX: usize = 256;
+
 /// A request, by the name in the field `ask`.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
@@ -47,7 +50,8 @@ pub(super) fn parse(packet: &[u8]) -> Option<Ask> {
             let ranges = ranges.into_iter().map(range).collect();
             let group_rank = GroupRank(group_rank);
             let request = RangesRequest { step, group_rank, sources, ranges };
-            request.is_valid().then_some(Ask::Ranges(request))
+            let are_addresses = request.sources.iter().all(|source| is_address(source));
+            (are_addresses && request.is_valid()).then_some(Ask::Ranges(request))
         }
         Request::Loaded => Some(Ask::Loaded),
         Request::Newest => Some(Ask::Newest),
@@ -56,6 +60,15 @@ pub(super) fn parse(packet: &[u8]) -> Option<Ask> {
         }
         Request::Buffer { .. } | Request::Saved { .. } | Request::Unusable { .. } => None,
     }
+}
+
+/// Returns true if a report can name this address: `HOST:PORT`, on one line.
+fn is_address(source: &str) -> bool {
+    let is_port = |port: &str| port.parse().is_ok_and(|port: u16| port > 0);
+    let parts = source.rsplit_once(':');
+    parts.is_some_and(|(host, port)| !host.is_empty() && is_port(port))
+        && source.len() <= ADDRESS_MAX
+        && !source.contains(char::is_control)
 }
 
 /// Returns the packet of an answer. Those with a buffer have a descriptor as well.
@@ -150,6 +163,8 @@ mod tests {
             r#"{"ask":"load"}"#,
             r#"{"ask":"ranges","step":1,"group_rank":0,"sources":["n:1"],"ranges":[]}"#,
             r#"{"ask":"ranges","step":1,"group_rank":0,"sources":[],"ranges":[[0,0,1]]}"#,
+            r#"{"ask":"ranges","step":1,"group_rank":0,"sources":["n"],"ranges":[[0,0,1]]}"#,
+            r#"{"ask":"ranges","step":1,"group_rank":0,"sources":["n:0"],"ranges":[[0,0,1]]}"#,
             r#"{"ask":"ranges","step":1,"group_rank":0,"sources":["n:1"],"ranges":[[0,0,0]]}"#,
             r#"{"ask":"ranges","step":1,"group_rank":0,"sources":["n:1"],"ranges":[[0,-1,1]]}"#,
             r#"{"ask":"ranges","step":1,"group_rank":0,"sources":["n:1"],"ranges":[[0,0,1],[0,0,67108864]]}"#,

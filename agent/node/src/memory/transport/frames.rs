@@ -231,6 +231,7 @@ impl Verdict {
             Self::Decline(Decline::NotNeeded) => 2,
             Self::Decline(Decline::NoRoom) => 3,
             Self::Decline(Decline::NotHere) => 4,
+            Self::Decline(Decline::Changed) => 5,
         }
     }
 
@@ -241,6 +242,7 @@ impl Verdict {
             2 => Self::Decline(Decline::NotNeeded),
             3 => Self::Decline(Decline::NoRoom),
             4 => Self::Decline(Decline::NotHere),
+            5 => Self::Decline(Decline::Changed),
             _ => return Err(FrameError::Field("answer")),
         })
     }
@@ -350,13 +352,13 @@ mod tests {
         ] {
             assert_eq!(Frame::decode(&frame.encode()), Ok(frame));
         }
-        for byte in 0..=4 {
+        for byte in 0..=5 {
             assert_eq!(Verdict::decode(byte).unwrap().encode(), byte);
         }
         for byte in 0..=1 {
             assert_eq!(Receipt::decode(byte).unwrap().encode(), byte);
         }
-        assert!(Verdict::decode(5).is_err() && Receipt::decode(2).is_err());
+        assert!(Verdict::decode(6).is_err() && Receipt::decode(2).is_err());
     }
 
     /// A header with a value out of its range is refused: 10^18 bytes, a step that Python cannot count, a rank that its

@@ -1,11 +1,12 @@
 //! Reads ranges of blocks from the agents that hold them, and sends them.
 
-use std::fs::File;
+use std::{fs::File, sync::Arc};
 
 use ragent_base::{net::secure_stream::SecureStream, sys::clock};
-use ragent_core::memory::{BlockRange, PartId, Sum, TransferEnd, TransferId};
+use ragent_core::memory::{BlockRange, Decline, PartId, Sum, TransferEnd, TransferId};
 use ragent_rendezvous::jitter::Pauses;
 use tokio::io::AsyncReadExt;
+use tracing::warn;
 
 use super::{
     Transport,
@@ -21,11 +22,16 @@ use crate::memory::{
     threads::{Stop, stopped},
 };
 
-/// The ranges, or the way in which the transfer has ended.
-type Read = Result<File, TransferEnd>;
+/// Ranges of a part that a worker wants, and the file to which they are written, one after the other.
+#[derive(Clone, Debug)]
+struct Wanted {
+    part: PartId,
+    ranges: Arc<[BlockRange]>,
+    file: Arc<File>,
+}
 
 impl Transport {
-    /// Reads ranges of a part from one of its holders into a file, one after the other, and reports the end.
+    /// Reads ranges of a part from one of its holders, and reports the end.
     pub(in crate::memory) async fn fetch_ranges(
         &self,
         (transfer, stop): (TransferId, Stop),
@@ -33,56 +39,54 @@ impl Transport {
         part: PartId,
         ranges: Vec<BlockRange>,
     ) {
-        let read = tokio::select! {
-            read = self.read_from_any(&stop, &sources, part, &ranges) => read,
-            () = stopped(stop.clone()) => Err(TransferEnd::Failed(STOPPED.to_owned())),
+        let file = match make(ranges.iter().map(|range| range.bytes).sum()) {
+            Ok(file) => Arc::new(file),
+            Err(error) => {
+                warn!(%error, "failed to make a file for a checkpoint in memory");
+                return self.ended(transfer, TransferEnd::Declined(Decline::NoRoom)).await;
+            }
         };
-        match read {
+        let wanted = Wanted { part, ranges: ranges.into(), file: Arc::clone(&file) };
+        let end = tokio::select! {
+            end = self.read_from_any(&stop, &sources, &wanted) => end,
+            () = stopped(stop.clone()) => TransferEnd::Failed(STOPPED.to_owned()),
+        };
+        match end {
             // This fails only if the agent ends.
-            Ok(file) => drop(self.events.send(Event::Fetched { transfer, file }).await),
-            Err(end) => self.ended(transfer, end).await,
+            TransferEnd::Done => drop(self.events.send(Event::Fetched { transfer, file }).await),
+            end => self.ended(transfer, end).await,
         }
     }
 
-    async fn read_from_any(
-        &self,
-        stop: &Stop,
-        sources: &[String],
-        part: PartId,
-        ranges: &[BlockRange],
-    ) -> Read {
+    async fn read_from_any(&self, stop: &Stop, sources: &[String], wanted: &Wanted) -> TransferEnd {
         let (first, longest) = (limits::RANGES_RETRY_FIRST, limits::RANGES_RETRY_MAX);
         let mut pauses = Pauses::new(first, longest, rand::random());
-        let mut last = TransferEnd::Failed("it is not known".to_owned());
-        for _ in 0..limits::RANGES_ATTEMPTS {
-            let mut may_answer_later = false;
+        let until = clock::now() + limits::RANGES_PATIENCE;
+        loop {
+            let (mut end, mut may_answer_later) = (TransferEnd::Done, false);
             for source in sources {
-                match self.read_from(stop, source, part, ranges).await {
-                    Ok(file) => return Ok(file),
-                    Err(end) => last = end,
+                let read = self.read_from(stop, source, wanted.clone()).await;
+                end = read.unwrap_or_else(TransferEnd::Failed);
+                if end == TransferEnd::Done {
+                    return end;
                 }
-                may_answer_later |= matches!(last, TransferEnd::Failed(_));
+                may_answer_later |= matches!(end, TransferEnd::Failed(_));
             }
-            if !may_answer_later {
-                break;
+            if !may_answer_later || clock::now() >= until {
+                return end;
             }
             clock::until(Some(clock::now() + pauses.after_failure())).await;
         }
-        Err(last)
     }
 
     async fn read_from(
         &self,
         stop: &Stop,
         source: &str,
-        part: PartId,
-        ranges: &[BlockRange],
-    ) -> Read {
-        let (stream, _place) =
-            unless_stopped(stop, self.connect(source)).await.map_err(TransferEnd::Failed)?;
-        let ranges = ranges.to_vec();
-        let read = self.on_thread(stop.clone(), read_ranges(stream, part, ranges)).await;
-        read.unwrap_or_else(|why| Err(TransferEnd::Failed(why)))
+        wanted: Wanted,
+    ) -> Result<TransferEnd, String> {
+        let (stream, _place) = unless_stopped(stop, self.connect(source)).await?;
+        self.on_thread(stop.clone(), read_ranges(stream, wanted)).await
     }
 
     /// Sends the range that the other end wants.
@@ -115,28 +119,29 @@ impl Transport {
     }
 }
 
-/// Asks for all ranges at once, and writes them to a file. The error is the reason why the connection is of no use.
-async fn read_ranges(
-    mut stream: SecureStream,
-    part: PartId,
-    ranges: Vec<BlockRange>,
-) -> Result<Read, String> {
-    let total = ranges.iter().map(|range| range.bytes).sum();
-    let file = make(total).map_err(|error| error.to_string())?;
+/// Asks for all ranges at once, and writes them to the file.
+///
+/// # Errors
+///
+/// Returns the reason why the connection is of no further use.
+async fn read_ranges(mut stream: SecureStream, wanted: Wanted) -> Result<TransferEnd, String> {
+    let Wanted { part, ranges, file } = wanted;
     let frames: Vec<u8> =
         ranges.iter().flat_map(|range| Frame::Range(part, *range).encode()).collect();
     write(&mut stream, &frames).await?;
     let mut at = 0;
-    for range in ranges {
+    for range in &*ranges {
         let verdict = Verdict::decode(read_byte(&mut stream).await?);
-        if let Verdict::Decline(why) = verdict.map_err(|error| error.to_string())? {
-            return Ok(Err(TransferEnd::Declined(why)));
+        match verdict.map_err(|error| error.to_string())? {
+            Verdict::Take => {}
+            Verdict::Decline(Decline::Changed) => return Ok(TransferEnd::WrongSum),
+            Verdict::Decline(_) => return Ok(TransferEnd::Declined(Decline::NotHere)),
         }
         let sum = receive(&mut stream, &file, at..at + range.bytes).await?;
         if sum != Sum(moved(stream.read_u128()).await?) {
-            return Ok(Err(TransferEnd::WrongSum));
+            return Ok(TransferEnd::WrongSum);
         }
         at += range.bytes;
     }
-    Ok(Ok(file))
+    Ok(TransferEnd::Done)
 }
