@@ -71,6 +71,7 @@ fn every_bug_of_memory_is_noticed() {
         (Bug::PartLeftOut, "x", 0),
         (Bug::SourcesSwapped, "x", 0),
         (Bug::RanksIgnored, "x", 0),
+        (Bug::BlockUnchecked, "w", 0),
     ];
     assert_noticed(World::with_memory, bugs);
 }

@@ -177,6 +177,8 @@ pub enum Bug {
     SourcesSwapped,
     /// A checkpoint that was saved with other ranks is restored as if the ranks were the same. Breaks rule x.
     RanksIgnored,
+    /// Ranges of a block are sent, but its checksum was not computed. Breaks rule w.
+    BlockUnchecked,
 }
 
 impl Bug {

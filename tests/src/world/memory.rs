@@ -1,7 +1,8 @@
 //! Simulates checkpoints in memory: workers that save and load, and the memory files and transfers of the agents. Its rules:
 //!
 //! - w: all workers of a round that load get the checkpoint of its plan, each its own block, as one training has written it. No worker gets
-//!   nothing while another one gets a block, also if memory goes off in the middle.
+//!   nothing while another one gets a block, also if memory goes off in the middle. Of a checkpoint of other ranks, each worker gets the
+//!   ranges that it wants, and none is sent before the checksum of its block is computed.
 //! - x: the plan of a round is the same for all members, and held. It is the newest checkpoint that fits and is not void. If it was saved
 //!   with other ranks, all parts are named in order, and each named node holds its part.
 //! - y: without lack of memory, and with the same ranks or by DCP, what a node was told to be whole survives the death of a worker and, if

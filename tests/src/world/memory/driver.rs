@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ragent_core::memory::{Ask, Buffer, Effect, Input, TransferId};
+use ragent_core::memory::{Ask, Buffer, Effect, Input, Sum, TransferId};
 use ragent_rendezvous::ids::{LocalRank, NodeId, RoundId};
 
 use super::{
@@ -28,6 +28,8 @@ pub(super) struct Driver {
     pub(super) short_until: Option<Instant>,
     /// The flight of each transfer of this node.
     pub(super) transfers: BTreeMap<TransferId, u64>,
+    /// The ranges that have arrived for workers.
+    pub(super) ranges: BTreeMap<TransferId, Vec<Option<Content>>>,
 }
 
 /// A memory file.
@@ -37,6 +39,10 @@ pub(super) struct File {
     pub(super) content: Option<Content>,
     /// The number of transfers and checksums that use it.
     pub(super) users: u32,
+    /// The first checksum of the content.
+    sum: Option<Sum>,
+    /// True if another one was computed, and the last one was the same.
+    pub(super) is_checked: bool,
 }
 
 impl Driver {
@@ -50,6 +56,7 @@ impl Driver {
             next_foreign: 0,
             short_until: None,
             transfers: BTreeMap::new(),
+            ranges: BTreeMap::new(),
         }
     }
 
@@ -58,8 +65,17 @@ impl Driver {
     }
 
     pub(super) fn put(&mut self, buffer: Buffer, content: Option<Content>) {
-        let new = File { size: buffer.size, content: None, users: 0 };
-        self.buffers.entry(buffer.id).or_insert(new).content = content;
+        let users = self.buffers.get(&buffer.id).map_or(0, |file| file.users);
+        let file = File { size: buffer.size, content, users, sum: None, is_checked: false };
+        self.buffers.insert(buffer.id, file);
+    }
+
+    /// Notes a checksum of the content.
+    pub(super) fn note_sum(&mut self, buffer: Buffer, sum: Sum) {
+        if let Some(file) = self.buffers.get_mut(&buffer.id) {
+            file.is_checked = file.sum == Some(sum);
+            file.sum.get_or_insert(sum);
+        }
     }
 
     pub(super) fn change_users(&mut self, buffer: Buffer, by: i32) {
@@ -79,6 +95,9 @@ impl World {
             Effect::OpenSockets { round, .. } => driver.sockets = Some(round),
             Effect::CloseSockets => driver.sockets = None,
             Effect::Answer { worker, answer } => self.answer_worker(id, worker, answer),
+            Effect::Sum { buffer, bytes } if self.bug == Bug::BlockUnchecked => {
+                self.skip_sum(id, buffer, bytes);
+            }
             Effect::Sum { buffer, bytes } => {
                 driver.change_users(buffer, 1);
                 let takes = memory.random.millis(1, 60);
@@ -91,11 +110,12 @@ impl World {
             Effect::Fetch { transfer, from, part, local_rank } => {
                 self.begin_fetch(id, transfer, &from, part, local_rank);
             }
-            Effect::FetchRanges { .. } | Effect::ServeRange { .. } => {
-                self.breaks_memory(|| format!("rule z: {id} reads ranges, which no worker wants"));
+            Effect::FetchRanges { transfer, sources, part, ranges } => {
+                self.begin_ranges(id, transfer, sources, part, ranges);
             }
             Effect::Receive { transfer, buffer } => self.receive(id, transfer, buffer),
             Effect::Serve { transfer, header, buffer } => self.serve(id, transfer, header, buffer),
+            Effect::ServeRange { transfer, buffer, .. } => self.serve_range(id, transfer, buffer),
             Effect::Decline { transfer, why } => self.decline(id, transfer, why),
             Effect::Abort(transfer) => self.abort(id, transfer),
             Effect::Drop(buffer) => {
@@ -162,8 +182,9 @@ impl World {
         let Some(memory) = &mut self.memory else { return };
         let Some(driver) = memory.drivers.get_mut(id) else { return };
         driver.change_users(buffer, -1);
-        let sum = Ok(sum_of(driver.content(buffer), bytes));
-        self.tell_keeper(id, Duration::ZERO, Input::Summed { buffer, sum });
+        let sum = sum_of(driver.content(buffer), bytes);
+        driver.note_sum(buffer, sum);
+        self.tell_keeper(id, Duration::ZERO, Input::Summed { buffer, sum: Ok(sum) });
     }
 
     /// Reports the memory of a node each second.

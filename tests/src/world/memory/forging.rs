@@ -1,7 +1,8 @@
 //! Changes messages between the machines as a planted bug does.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
+use ragent_core::memory::{Buffer, Input};
 use ragent_rendezvous::{
     ids::NodeId,
     message::{
@@ -14,6 +15,7 @@ use ragent_rendezvous::{
 use super::{
     super::{Bug, World},
     address_of,
+    workers::{Content, sum_of},
 };
 
 impl Bug {
@@ -150,6 +152,17 @@ impl World {
             let before = memory.delayed.insert(key, report.clone());
             *report = before.unwrap_or_default();
         }
+    }
+
+    /// Reports the checksum that a buffer had before a byte of it changed, without reading it.
+    pub(super) fn skip_sum(&mut self, id: &NodeId, buffer: Buffer, bytes: u64) {
+        let driver = self.memory.as_ref().and_then(|memory| memory.drivers.get(id));
+        let mut content = driver.and_then(|driver| driver.content(buffer)).cloned();
+        if let Some(Content::Whole { mark, .. }) = &mut content {
+            *mark = 0;
+        }
+        let sum = Ok(sum_of(content.as_ref(), bytes));
+        self.tell_keeper(id, Duration::ZERO, Input::Summed { buffer, sum });
     }
 
     /// Changes the state with which a coordinator begins.

@@ -1,12 +1,11 @@
-//! Checks the plans of checkpoints that were saved with other ranks on the nodes, and reads them.
-//!
-//! The agents' part is not modelled: each worker reads all blocks where the plan says that they are.
+//! Checks the plans of checkpoints that were saved with other ranks on the nodes, and lets workers read ranges of them.
 
 use std::collections::BTreeMap;
 
+use ragent_core::memory::{Ask, BlockRange, RangesRequest, TransferId};
 use ragent_rendezvous::{
     effect::Effect,
-    ids::{GlobalRank, GroupRank, NodeId, RoundId},
+    ids::{GlobalRank, GroupRank, LocalRank, NodeId, RoundId},
     message::{
         Admission, Assignment, CheckpointId, MemoryKind, MemoryPlan, Part, PartSources, ToNode,
     },
@@ -14,22 +13,13 @@ use ragent_rendezvous::{
 
 use super::{
     super::{Bug, World},
-    Memory, node_at,
-    workers::{Content, Lineage},
+    node_at,
+    workers::{Content, Doing},
 };
+use crate::random::Random;
 
 /// The members of a round, with their admissions.
 pub(super) type Members = BTreeMap<NodeId, Admission>;
-
-/// What a worker has read.
-pub(super) enum Read {
-    /// All blocks, of these trainings.
-    Whole(Vec<Lineage>),
-    /// A block has changed at all of its holders.
-    Changed,
-    /// No holder of a block is there any more.
-    Gone,
-}
 
 /// Returns the plan with the holders of all parts, if the members begin with a checkpoint of other ranks.
 pub(super) fn resharded_plan(members: &Members) -> Option<&MemoryPlan> {
@@ -103,64 +93,130 @@ impl World {
         is_alike.then(|| "the ranks are those of the checkpoint".to_owned())
     }
 
-    /// Returns the members of a round that begins with a checkpoint of other ranks.
-    pub(super) fn plan_of_other_ranks(&self, round: RoundId) -> Option<MemoryPlan> {
-        resharded_plan(self.memory.as_ref()?.members_of(round)?).cloned()
+    /// Returns true if a round begins with a checkpoint of other ranks.
+    pub(super) fn is_resharded(&self, round: RoundId) -> bool {
+        let members = self.memory.as_ref().and_then(|memory| memory.members_of(round));
+        members.and_then(resharded_plan).is_some()
     }
 
-    /// Reads all blocks of a plan.
-    pub(super) fn read_resharded(&mut self, round: RoundId, plan: &MemoryPlan) -> Read {
-        let mut all = Vec::new();
-        for part in &plan.all_sources {
-            let sources = part.sources.iter().filter_map(|source| node_at(source));
-            let holders: Vec<NodeId> =
-                sources.filter(|source| self.processes.contains_key(source)).collect();
-            let (holds, lacks): (Vec<NodeId>, Vec<NodeId>) =
-                holders.into_iter().partition(|holder| self.holds(holder, plan, part));
-            let Some(memory) = &self.memory else { return Read::Gone };
-            if let Some(other) = lacks.first().filter(|_| memory.faults.short.is_none()) {
-                let why = format!("rule w: {other} does not hold {part:?}, which {round} reads");
-                self.breaks_memory(|| why);
-                return Read::Gone;
-            }
-            for rank in 0..part.local_ranks.get() {
-                let rank = part.first_global_rank.0 + rank;
-                let blocks = holds.iter().flat_map(|holder| memory.blocks_of(holder, plan, rank));
-                match blocks.min_by_key(|(_, mark)| *mark) {
-                    Some((lineage, 0)) => all.push(lineage),
-                    Some(_) => return Read::Changed,
-                    None => return Read::Gone,
-                }
+    /// Handles that a worker learns of a checkpoint of other ranks. Global rank 0 passes the list of all parts to the others, as torch
+    /// does. Those that have it ask for ranges.
+    pub(super) fn plan_ranges(
+        &mut self,
+        id: &NodeId,
+        round: RoundId,
+        worker: LocalRank,
+        step: u64,
+        parts: Vec<PartSources>,
+    ) {
+        let now = self.now;
+        let Some(memory) = &mut self.memory else { return };
+        let bytes = memory.script.bytes;
+        let Some(work) = memory.rounds.get_mut(&round) else { return };
+        let rank = work.ranks.get(&(id.clone(), worker)).map(|rank| rank.global_rank);
+        if (rank == Some(0)) == parts.is_empty() {
+            return self.breaks_memory(|| format!("rule w: rank {rank:?} on {id} gets {parts:?}"));
+        }
+        if !parts.is_empty() {
+            work.parts = parts;
+        }
+        if work.parts.is_empty() {
+            return;
+        }
+        let mut plan = Vec::new();
+        for (key, rank) in &mut work.ranks {
+            if rank.doing == Doing::Planning {
+                (rank.doing, rank.since) = (Doing::Ranging, now);
+                rank.requests = requests(&mut memory.random, &work.parts, step, bytes);
+                plan.push(key.clone());
             }
         }
-        Read::Whole(all)
+        for (id, worker) in plan {
+            self.ask_for_ranges(&id, round, worker);
+        }
     }
 
-    fn holds(&self, id: &NodeId, plan: &MemoryPlan, part: &PartSources) -> bool {
-        let agent = self.processes.get(id).and_then(|process| process.agent.as_ref());
-        let report = agent.and_then(|agent| agent.node.agent().memory_report());
-        let nodes = plan.all_sources.len();
-        let is_it = |held: &Part| is_part(held, plan.checkpoint, part, nodes);
-        report.is_some_and(|report| report.parts.iter().any(is_it))
+    /// Asks for the next ranges that a worker needs. Returns false if it has all.
+    fn ask_for_ranges(&mut self, id: &NodeId, round: RoundId, worker: LocalRank) -> bool {
+        let rank = self.rank_of(id, round, worker);
+        let Some(request) = rank.and_then(|rank| rank.requests.last()).cloned() else {
+            return false;
+        };
+        self.ask(id, round, worker, Ask::Ranges(request));
+        true
+    }
+
+    /// Checks rule w for ranges that a worker gets.
+    pub(super) fn read_ranges(
+        &mut self,
+        id: &NodeId,
+        round: RoundId,
+        worker: LocalRank,
+        transfer: TransferId,
+        bytes: u64,
+    ) {
+        let now = self.now;
+        let Some(memory) = &mut self.memory else { return };
+        let arrived = memory.drivers.get_mut(id).and_then(|driver| driver.ranges.remove(&transfer));
+        let Some(work) = memory.rounds.get_mut(&round) else { return };
+        let Some(rank) = work.ranks.get_mut(&(id.clone(), worker)) else { return };
+        let (Some(arrived), Some(request)) = (arrived, rank.requests.pop()) else {
+            return self.breaks_memory(|| format!("rule w: {id} gives ranges, which nobody wants"));
+        };
+        rank.since = now;
+        let is_it = |part: &&PartSources| part.group_rank == request.group_rank;
+        let first = work.parts.iter().find(is_it).map_or(0, |part| part.first_global_rank.0);
+        let total: u64 = request.ranges.iter().map(|range| range.bytes).sum();
+        let mut lineages = Vec::new();
+        for (range, content) in request.ranges.iter().zip(&arrived) {
+            let Some(Content::Whole { checkpoint, training, global_rank, is_bad, mark }) = *content
+            else {
+                break;
+            };
+            let is_explained = mark == 0 || memory.faults.changed.contains(&checkpoint);
+            if global_rank == first + range.local_rank.0 && is_explained {
+                lineages.push((checkpoint, training, is_bad));
+            }
+        }
+        if lineages.len() != request.ranges.len() || bytes != total {
+            return self.breaks_memory(|| {
+                format!("rule w: {worker:?} of {id} gets {bytes} B, {arrived:?} for {request:?}")
+            });
+        }
+        let checkpoint = lineages.first().map(|(checkpoint, ..)| *checkpoint);
+        lineages.into_iter().for_each(|one| self.check_loaded(id, round, worker, one));
+        if !self.ask_for_ranges(id, round, worker) {
+            if let Some(rank) = self.rank_of(id, round, worker) {
+                rank.doing = Doing::Training;
+            }
+            checkpoint.into_iter().for_each(|one| self.refuse_by_chance(id, round, worker, one));
+        }
     }
 }
 
-impl Memory {
-    /// Returns the lineage of each block of a rank that a node has, and if it has changed.
-    fn blocks_of(
-        &self,
-        id: &NodeId,
-        plan: &MemoryPlan,
-        of_rank: u32,
-    ) -> impl Iterator<Item = (Lineage, u64)> {
-        let files = self.drivers.get(id).into_iter().flat_map(|driver| driver.buffers.values());
-        files.filter_map(move |file| match file.content {
-            Some(Content::Whole { checkpoint, training, global_rank, is_bad, mark })
-                if checkpoint == plan.checkpoint && global_rank == of_rank =>
-            {
-                Some(((checkpoint, training, is_bad), mark))
-            }
-            _ => None,
-        })
+/// Returns requests for all blocks of one part, and at least one block of each other part.
+fn requests(
+    random: &mut Random,
+    parts: &[PartSources],
+    step: u64,
+    bytes: u64,
+) -> Vec<RangesRequest> {
+    let all: Vec<GroupRank> = parts.iter().map(|part| part.group_rank).collect();
+    let whole = random.pick(&all);
+    let mut requests = Vec::new();
+    for part in parts {
+        let ranks = u64::from(part.local_ranks.get());
+        let wants_all = whole == Some(part.group_rank) || random.chance(50);
+        let one = random.between(0, ranks - 1);
+        let mut ranges = Vec::new();
+        for rank in (0..ranks).filter(|rank| wants_all || *rank == one) {
+            let offset = random.between(0, bytes - 1);
+            let bytes = random.between(1, bytes - offset);
+            let local_rank = LocalRank(u32::try_from(rank).unwrap_or(0));
+            ranges.push(BlockRange { local_rank, offset, bytes });
+        }
+        let (group_rank, sources) = (part.group_rank, part.sources.clone());
+        requests.push(RangesRequest { step, group_rank, sources, ranges });
     }
+    requests
 }

@@ -462,7 +462,12 @@ impl World {
                     UnusableReason::SourceGone { .. } => {
                         memory.known.gone.insert(checkpoint);
                         let is_apart = !memory.hosts.walls.is_empty();
-                        is_short || is_apart || is_recent(memory.faults.failed)
+                        // A holder drops a block that has changed before it sends a range of it.
+                        let members = of_round.map(|(_, members)| members);
+                        let has_changed = members.and_then(resharded_plan).is_some()
+                            && memory.faults.changed.contains(&checkpoint);
+                        let has_failed = is_recent(memory.faults.failed);
+                        is_short || is_apart || has_changed || has_failed
                     }
                 };
                 if !is_explained {

@@ -1,17 +1,22 @@
-//! Models the transfers of blocks between agents: delays, connections that are cut, and content that arrives torn.
+//! Models the transfers of blocks and ranges between agents: delays, connections that are cut, and content that arrives torn.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
-use ragent_core::memory::{BlockHeader, Buffer, Decline, Input, PartId, TransferEnd, TransferId};
+use ragent_core::memory::{
+    BlockHeader, BlockRange, Buffer, Decline, Input, PartId, TransferEnd, TransferId,
+};
 use ragent_rendezvous::ids::{LocalRank, NodeId};
 
 use super::{
     super::{Bug, Event, World},
-    MemoryEvent, node_at,
+    Memory, MemoryEvent, node_at,
     workers::{Content, sum_of},
 };
 
-/// A transfer of a block.
+/// A transfer of a block, or of a range.
 #[derive(Debug)]
 pub(super) struct Flight {
     /// The node that has begun it.
@@ -26,10 +31,22 @@ pub(super) struct Flight {
     to: Option<Buffer>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Kind {
     Copy,
     Fetch(PartId, LocalRank),
+    Ranges(Ranges),
+}
+
+/// The ranges that a node fetches for a worker. Each of them is a flight of its own.
+#[derive(Clone, Debug)]
+struct Ranges {
+    part: PartId,
+    /// The holders that are not asked yet.
+    sources: VecDeque<String>,
+    wanted: Vec<BlockRange>,
+    /// What the present holder has sent.
+    arrived: Vec<Option<Content>>,
 }
 
 /// What happens next in a transfer.
@@ -55,7 +72,47 @@ impl Flight {
     fn ends(&self) -> (&NodeId, &NodeId) {
         match self.kind {
             Kind::Copy => (&self.here.0, &self.there.0),
-            Kind::Fetch(..) => (&self.there.0, &self.here.0),
+            Kind::Fetch(..) | Kind::Ranges(_) => (&self.there.0, &self.here.0),
+        }
+    }
+
+    /// Begins with a range at the next holder.
+    fn of_ranges(here: (NodeId, TransferId), mut ranges: Ranges) -> Option<Self> {
+        let there = node_at(&ranges.sources.pop_front()?)?;
+        ranges.arrived.clear();
+        let kind = Kind::Ranges(ranges);
+        Some(Self { here, there: (there, None), kind, header: None, from: None, to: None })
+    }
+
+    /// Returns the flight that follows: the next range, or the first one from the next holder.
+    fn next(&self, end: &TransferEnd) -> Option<Self> {
+        let Kind::Ranges(ranges) = &self.kind else { return None };
+        if *end != TransferEnd::Done {
+            return Self::of_ranges(self.here.clone(), ranges.clone());
+        }
+        let there = (self.there.0.clone(), None);
+        (ranges.arrived.len() < ranges.wanted.len()).then(|| Self {
+            here: self.here.clone(),
+            there,
+            kind: self.kind.clone(),
+            header: None,
+            from: None,
+            to: None,
+        })
+    }
+}
+
+impl Memory {
+    /// Returns the time that the content of a transfer takes.
+    fn time_of(&mut self, flight: u64) -> Duration {
+        let host = |id: &NodeId| self.drivers.get(id).map_or(0, |driver| driver.host);
+        let pair = self.flights.get(&flight).map(|flight| {
+            let (sender, receiver) = flight.ends();
+            (host(sender), host(receiver))
+        });
+        match pair.and_then(|pair| self.hosts.slow.get(&pair)).copied() {
+            Some(longest) => self.random.millis(longest / 2, longest),
+            None => self.random.millis(5, 250),
         }
     }
 }
@@ -104,6 +161,20 @@ impl World {
             to: None,
         };
         self.begin_flight(flight);
+    }
+
+    pub(super) fn begin_ranges(
+        &mut self,
+        id: &NodeId,
+        transfer: TransferId,
+        sources: Vec<String>,
+        part: PartId,
+        wanted: Vec<BlockRange>,
+    ) {
+        let ranges = Ranges { part, sources: sources.into(), wanted, arrived: Vec::new() };
+        if let Some(flight) = Flight::of_ranges((id.clone(), transfer), ranges) {
+            self.begin_flight(flight);
+        }
     }
 
     fn begin_flight(&mut self, flight: Flight) {
@@ -184,10 +255,16 @@ impl World {
         flight.there.1 = Some(transfer);
         driver.transfers.insert(transfer, number);
         let left = driver.left();
-        let input = match (flight.kind, flight.header) {
+        let input = match (&flight.kind, flight.header) {
             (Kind::Copy, Some(header)) => Input::Incoming { transfer, header, left },
             (Kind::Copy, None) => return,
-            (Kind::Fetch(part, local_rank), _) => Input::Wanted { transfer, part, local_rank },
+            (Kind::Fetch(part, local_rank), _) => {
+                Input::Wanted { transfer, part: *part, local_rank: *local_rank }
+            }
+            (Kind::Ranges(ranges), _) => match ranges.wanted.get(ranges.arrived.len()) {
+                Some(range) => Input::WantedRange { transfer, part: ranges.part, range: *range },
+                None => return,
+            },
         };
         self.tell_keeper(&there, Duration::ZERO, input);
     }
@@ -206,13 +283,7 @@ impl World {
         driver.change_users(buffer, 1);
         let Some(flight) = memory.flights.get_mut(&number) else { return };
         flight.to = Some(buffer);
-        let (sender, receiver) = flight.ends();
-        let host = |id: &NodeId| memory.drivers.get(id).map_or(0, |driver| driver.host);
-        let longest = memory.hosts.slow.get(&(host(sender), host(receiver))).copied();
-        let takes = match longest {
-            Some(longest) => memory.random.millis(longest / 2, longest),
-            None => memory.random.millis(5, 250),
-        };
+        let takes = memory.time_of(number);
         self.schedule(takes, Event::Memory(MemoryEvent::Flight(number, Stage::Arrived)));
         if is_used {
             self.breaks_memory(|| format!("rule z: {id} receives into {buffer:?}, which is used"));
@@ -238,6 +309,22 @@ impl World {
         self.schedule(takes, Event::Memory(MemoryEvent::Flight(number, Stage::Answered)));
     }
 
+    /// Sends a range that another agent wants.
+    pub(super) fn serve_range(&mut self, id: &NodeId, transfer: TransferId, buffer: Buffer) {
+        let Some(number) = self.flight_of(id, transfer) else { return };
+        let Some(memory) = &mut self.memory else { return };
+        let Some(driver) = memory.drivers.get_mut(id) else { return };
+        let is_checked = driver.buffers.get(&buffer.id).is_some_and(|file| file.is_checked);
+        driver.change_users(buffer, 1);
+        let Some(flight) = memory.flights.get_mut(&number) else { return };
+        flight.from = Some(buffer);
+        let takes = memory.time_of(number);
+        self.schedule(takes, Event::Memory(MemoryEvent::Flight(number, Stage::Arrived)));
+        if !is_checked {
+            self.breaks_memory(|| format!("rule w: {id} sends a range of {buffer:?} unchecked"));
+        }
+    }
+
     pub(super) fn decline(&mut self, id: &NodeId, transfer: TransferId, why: Decline) {
         if let Some(number) = self.flight_of(id, transfer) {
             self.end_flight(number, &TransferEnd::Declined(why));
@@ -245,7 +332,10 @@ impl World {
     }
 
     pub(super) fn abort(&mut self, id: &NodeId, transfer: TransferId) {
-        if let Some(number) = self.flight_of(id, transfer) {
+        let driver = self.memory.as_mut().and_then(|memory| memory.drivers.get_mut(id));
+        let Some(driver) = driver else { return };
+        driver.ranges.remove(&transfer);
+        if let Some(number) = driver.transfers.remove(&transfer) {
             self.end_flight(
                 number,
                 &TransferEnd::Failed("the other agent has ended it".to_owned()),
@@ -253,11 +343,34 @@ impl World {
         }
     }
 
+    /// Lets a range arrive.
+    fn arrive_range(&mut self, number: u64) {
+        let is_faulty = matches!(self.stage, super::Stage::Faulty);
+        let Some(memory) = &mut self.memory else { return };
+        let Some(flight) = memory.flights.get_mut(&number) else { return };
+        let (Kind::Ranges(ranges), Some(from)) = (&mut flight.kind, flight.from) else { return };
+        if is_faulty && memory.random.chance(2) {
+            memory.faults.changed.insert(ranges.part.checkpoint);
+            return self.end_flight(number, &TransferEnd::WrongSum);
+        }
+        let sender = memory.drivers.get(&flight.there.0);
+        ranges.arrived.push(sender.and_then(|driver| driver.content(from)).cloned());
+        if ranges.arrived.len() == ranges.wanted.len()
+            && let Some(driver) = memory.drivers.get_mut(&flight.here.0)
+        {
+            driver.ranges.insert(flight.here.1, ranges.arrived.clone());
+        }
+        self.end_flight(number, &TransferEnd::Done);
+    }
+
     fn arrive(&mut self, number: u64) {
         let is_bug = self.bug == Bug::TornIsDone;
         let is_faulty = matches!(self.stage, super::Stage::Faulty);
         let Some(memory) = &mut self.memory else { return };
         let Some(flight) = memory.flights.get(&number) else { return };
+        if matches!(flight.kind, Kind::Ranges(_)) {
+            return self.arrive_range(number);
+        }
         let (Some(header), Some(from), Some(to)) = (flight.header, flight.from, flight.to) else {
             return;
         };
@@ -274,6 +387,7 @@ impl World {
         let is_right = sum_of(content.as_ref(), header.bytes) == header.sum;
         if let Some(driver) = memory.drivers.get_mut(&receiver) {
             driver.put(to, content);
+            driver.note_sum(to, header.sum);
         }
         match is_fetch {
             true => memory.totals.fetched += u64::from(is_right),
@@ -283,18 +397,21 @@ impl World {
         self.end_flight(number, &end);
     }
 
-    /// Ends a transfer on both nodes.
+    /// Ends a transfer on both nodes. Other ranges, or other holders of them, may follow.
     fn end_flight(&mut self, number: u64, end: &TransferEnd) {
         let Some(memory) = &mut self.memory else { return };
         let Some(flight) = memory.flights.remove(&number) else { return };
+        let begun = memory.drivers.get(&flight.here.0).map(|driver| &driver.transfers);
+        let is_wanted = begun.is_some_and(|begun| begun.contains_key(&flight.here.1));
+        let next = flight.next(end).filter(|_| is_wanted);
         let (sender, receiver) = flight.ends();
         for (node, buffer) in [(sender, flight.from), (receiver, flight.to)] {
             if let (Some(driver), Some(buffer)) = (memory.drivers.get_mut(node), buffer) {
                 driver.change_users(buffer, -1);
             }
         }
-        let ends = [(flight.here.0, Some(flight.here.1)), flight.there];
-        for (id, transfer) in ends {
+        let here = (flight.here.0, Some(flight.here.1).filter(|_| next.is_none()));
+        for (id, transfer) in [here, flight.there] {
             let Some(transfer) = transfer else { continue };
             let Some(memory) = &mut self.memory else { return };
             if let Some(driver) = memory.drivers.get_mut(&id) {
@@ -303,6 +420,7 @@ impl World {
             let takes = memory.random.millis(0, 5);
             self.tell_keeper(&id, takes, Input::Ended { transfer, end: end.clone() });
         }
+        next.into_iter().for_each(|next| self.begin_flight(next));
     }
 
     /// Ends the transfers of a process that is gone.

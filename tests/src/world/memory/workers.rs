@@ -6,16 +6,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ragent_core::memory::{Answer, Ask, Buffer, Input, Sum};
+use ragent_core::memory::{Answer, Ask, Buffer, Input, RangesRequest, Sum};
 use ragent_rendezvous::{
     ids::{LocalRank, NodeId, RoundId},
-    message::{CheckpointId, MemoryPlan},
+    message::{CheckpointId, PartSources},
 };
 
 use super::{
     super::{Bug, Event, World},
     Memory, MemoryEvent, Odd, STEP,
-    resharding::Read,
 };
 
 /// The content of a memory file.
@@ -66,7 +65,9 @@ impl Hasher for Fnv {
 pub(super) struct Work {
     /// The number of this training.
     training: u64,
-    ranks: BTreeMap<(NodeId, LocalRank), Rank>,
+    pub(super) ranks: BTreeMap<(NodeId, LocalRank), Rank>,
+    /// All parts of a checkpoint of other ranks, once global rank 0 has the list.
+    pub(super) parts: Vec<PartSources>,
     /// True since all workers have loaded.
     pub(super) began: Option<Instant>,
     is_ticking: bool,
@@ -80,17 +81,23 @@ pub(super) struct Work {
 }
 
 #[derive(Clone, Debug)]
-struct Rank {
-    global_rank: u32,
-    since: Instant,
-    doing: Doing,
+pub(super) struct Rank {
+    pub(super) global_rank: u32,
+    pub(super) since: Instant,
+    pub(super) doing: Doing,
+    /// The ranges that it still needs. It has asked for the last ones.
+    pub(super) requests: Vec<RangesRequest>,
 }
 
 /// What a worker does.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Doing {
+pub(super) enum Doing {
     Starting,
     Loading,
+    /// It waits for the list of all parts.
+    Planning,
+    /// It waits for ranges.
+    Ranging,
     /// It reads what it was given.
     Reading(Buffer),
     /// It trains.
@@ -160,6 +167,7 @@ impl World {
             let work = Work {
                 training: memory.trainings,
                 ranks: BTreeMap::new(),
+                parts: Vec::new(),
                 began: None,
                 is_ticking: false,
                 step: 0,
@@ -174,7 +182,12 @@ impl World {
         let is_first = !std::mem::replace(&mut work.is_ticking, true);
         let mut begins = Vec::new();
         for worker in 0..size {
-            let rank = Rank { global_rank: first + worker, since: now, doing: Doing::Starting };
+            let rank = Rank {
+                global_rank: first + worker,
+                since: now,
+                doing: Doing::Starting,
+                requests: Vec::new(),
+            };
             work.ranks.insert((id.clone(), LocalRank(worker)), rank);
             begins.push((LocalRank(worker), memory.random.millis(50, 600)));
         }
@@ -187,7 +200,12 @@ impl World {
         }
     }
 
-    fn rank_of(&mut self, id: &NodeId, round: RoundId, worker: LocalRank) -> Option<&mut Rank> {
+    pub(super) fn rank_of(
+        &mut self,
+        id: &NodeId,
+        round: RoundId,
+        worker: LocalRank,
+    ) -> Option<&mut Rank> {
         let memory = self.memory.as_mut()?;
         memory.rounds.get_mut(&round)?.ranks.get_mut(&(id.clone(), worker))
     }
@@ -203,39 +221,7 @@ impl World {
             return;
         }
         rank.doing = Doing::Loading;
-        match self.plan_of_other_ranks(round) {
-            Some(plan) => self.load_resharded(id, round, worker, &plan),
-            None => self.ask(id, round, worker, Ask::Load { kind }),
-        }
-    }
-
-    /// Reads what the ranks of an earlier round have saved. No agent takes part in it.
-    fn load_resharded(
-        &mut self,
-        id: &NodeId,
-        round: RoundId,
-        worker: LocalRank,
-        plan: &MemoryPlan,
-    ) {
-        let checkpoint = plan.checkpoint;
-        if self.is_off_on(id, round) {
-            return self.refuse(id, round, worker, checkpoint, "memory is off");
-        }
-        match self.read_resharded(round, plan) {
-            Read::Whole(all) => {
-                let now = self.now;
-                if let Some(rank) = self.rank_of(id, round, worker) {
-                    (rank.doing, rank.since) = (Doing::Training, now);
-                }
-                all.into_iter().for_each(|one| self.check_loaded(id, round, worker, one));
-                self.refuse_by_chance(id, round, worker, checkpoint);
-            }
-            Read::Changed => self.refuse(id, round, worker, checkpoint, "it has changed"),
-            Read::Gone => {
-                let event = MemoryEvent::Fails(id.clone(), round);
-                self.schedule(Duration::from_millis(300), Event::Memory(event));
-            }
-        }
+        self.ask(id, round, worker, Ask::Load { kind });
     }
 
     /// Gives a worker the answer of its agent.
@@ -263,6 +249,8 @@ impl World {
         let next = match (&answer, doing) {
             (Answer::Block { buffer, .. }, Doing::Loading) => Doing::Reading(*buffer),
             (Answer::Nothing, Doing::Loading) => Doing::Training,
+            (Answer::Resharded { .. }, Doing::Loading) => Doing::Planning,
+            (Answer::Ranges { .. } | Answer::Refused(_), Doing::Ranging) => Doing::Ranging,
             (Answer::Buffer { buffer, .. }, Doing::Asking(step)) => Doing::Filling(step, *buffer),
             (Answer::Refused(_), Doing::Asking(_) | Doing::Saving)
             | (Answer::Taken, Doing::Saving) => Doing::Training,
@@ -282,6 +270,13 @@ impl World {
         match answer {
             Answer::Block { buffer, step, .. } => self.load(id, round, worker, buffer, step),
             Answer::Nothing => self.load_nothing(id, round),
+            Answer::Resharded { step, parts } => self.plan_ranges(id, round, worker, step, parts),
+            Answer::Ranges { transfer, bytes } => {
+                self.read_ranges(id, round, worker, transfer, bytes);
+            }
+            Answer::Refused(why) if next == Doing::Ranging => {
+                self.breaks_memory(|| format!("rule w: {id} refuses ranges in {round}: {why}"));
+            }
             _ => {}
         }
     }
@@ -313,7 +308,13 @@ impl World {
     }
 
     /// Checks rules w and ac for the lineage of a block.
-    fn check_loaded(&mut self, id: &NodeId, round: RoundId, worker: LocalRank, lineage: Lineage) {
+    pub(super) fn check_loaded(
+        &mut self,
+        id: &NodeId,
+        round: RoundId,
+        worker: LocalRank,
+        lineage: Lineage,
+    ) {
         let is_off = self.is_off_on(id, round);
         let plan = self.plan_of(round);
         let Some(memory) = &mut self.memory else { return };
@@ -340,7 +341,7 @@ impl World {
         }
     }
 
-    fn refuse_by_chance(
+    pub(super) fn refuse_by_chance(
         &mut self,
         id: &NodeId,
         round: RoundId,
@@ -448,7 +449,9 @@ impl World {
         let trains = work.ranks.values().all(|rank| rank.doing == Doing::Training);
         let waits = work.ranks.iter().find_map(|((id, _), rank)| {
             let since = rank.since.max(self.quiet_since()?);
-            let is_long = matches!(rank.doing, Doing::Asking(_)) && since + WAITS_MAX < now;
+            let may_wait =
+                matches!(rank.doing, Doing::Asking(_) | Doing::Planning | Doing::Ranging);
+            let is_long = may_wait && since + WAITS_MAX < now;
             is_long.then(|| (id.clone(), rank.clone()))
         });
         self.schedule(STEP, Event::Memory(MemoryEvent::Step(round)));
@@ -460,7 +463,7 @@ impl World {
         if !all_run || !trains {
             return;
         }
-        let is_resharded = self.plan_of_other_ranks(round).is_some();
+        let is_resharded = self.is_resharded(round);
         let Some(memory) = &mut self.memory else { return };
         let Some(work) = memory.rounds.get_mut(&round) else { return };
         let script = &memory.script;
