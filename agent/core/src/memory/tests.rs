@@ -264,6 +264,9 @@ impl Pair {
             Effect::ServeRange { transfer, .. } => {
                 self.end_both(node, transfer, &TransferEnd::Done);
             }
+            Effect::Decline { transfer, why: Decline::Changed } => {
+                self.end_both(node, transfer, &TransferEnd::WrongSum);
+            }
             Effect::Decline { transfer, why } => {
                 self.end_both(node, transfer, &TransferEnd::Declined(why));
             }
@@ -715,8 +718,8 @@ fn missing_sockets_end_a_round_from_memory() {
     assert_eq!(pair.nodes[0].obstacle(), "off: n0 has no sockets for its workers: no space left");
 }
 
-/// Two nodes have saved with another layout. In the next round both are told so, and read ranges of each other's parts.
-fn resharded() -> Pair {
+/// Two nodes have saved with another layout. `change` is applied before the next round, which node 0 begins, and node 1 if it `has_place`.
+fn resharded(has_place: bool, change: impl Fn(&mut Pair)) -> Pair {
     let mut pair = Pair::new();
     pair.admit(1, [None, None]);
     pair.save_all(1, 10);
@@ -729,7 +732,14 @@ fn resharded() -> Pair {
     };
     let resharded = MemoryPlan { is_resharded: true, ..plan(1, 10, &[]) };
     let first = MemoryPlan { all_sources: vec![part(0), part(1)], ..resharded.clone() };
-    pair.admit(2, [Some(first), Some(resharded)]);
+    change(&mut pair);
+    pair.admit_one(0, 2, Some(first));
+    if has_place {
+        pair.admit_one(1, 2, Some(resharded));
+    } else {
+        pair.nodes[1].keeper.handle_wait(pair.now, round(2), Some(checkpoint(1, 10)));
+    }
+    pair.run();
     pair
 }
 
@@ -746,10 +756,10 @@ impl Pair {
     }
 }
 
-/// Global rank 0 learns where the parts are. A block is checked before its first range is sent, and once.
+/// Global rank 0 learns where the parts are. All blocks are checked when the round begins, and once.
 #[test]
 fn ranges_are_read_if_ranks_differ() {
-    let mut pair = resharded();
+    let mut pair = resharded(true, |pair| pair.nodes[1].sent.clear());
     let load = Ask::Load { kind: STATE };
     let Some(Answer::Resharded { step: 10, parts }) = pair.ask(0, 0, 2, load.clone()) else {
         panic!()
@@ -759,33 +769,76 @@ fn ranges_are_read_if_ranks_differ() {
         let other = Answer::Resharded { step: 10, parts: vec![] };
         assert_eq!(pair.ask(node, worker, 2, load.clone()), Some(other));
     }
-    let before = pair.sums(1);
+    assert_eq!(pair.sums(1), 4);
     for _ in 0..2 {
         let answer = pair.ranges(0, 1, 10, 1);
         assert!(matches!(answer, Some(Answer::Ranges { bytes: 100, .. })), "{answer:?}");
     }
-    assert_eq!(pair.sums(1), before + 1);
+    assert_eq!(pair.sums(1), 4);
     assert!(matches!(pair.ranges(0, 1, 11, 1), Some(Answer::Refused(_))), "another step");
     // A worker that has saved a newer step has nothing to load.
     pair.save(0, 0, 2, 11);
     assert_eq!(pair.ask(0, 0, 2, load), Some(Answer::Nothing));
 }
 
+/// A node without a place checks a block before its first range is sent, and again in a later round.
+#[test]
+fn spares_check_what_they_send() {
+    let mut pair = resharded(false, |pair| pair.nodes[1].sent.clear());
+    for _ in 0..2 {
+        assert!(matches!(pair.ranges(0, 1, 10, 1), Some(Answer::Ranges { .. })));
+        assert_eq!(pair.sums(1), 1);
+    }
+    pair.nodes[1].keeper.handle_wait(pair.now, round(3), Some(checkpoint(1, 10)));
+    assert!(matches!(pair.ranges(0, 1, 10, 1), Some(Answer::Ranges { .. })));
+    assert_eq!(pair.sums(1), 2);
+}
+
 /// A part whose content has changed is dropped, and the round ends. So it does if memory is turned off meanwhile.
 #[test]
 fn ranges_that_cannot_be_read_end_the_round() {
-    let mut pair = resharded();
-    pair.nodes[1].contents.values_mut().for_each(|content| *content += 1);
-    pair.nodes[1].sent.clear();
-    assert_eq!(pair.ranges(0, 0, 10, 1), None);
-    let unusable = pair.nodes[0].keeper.unusable().unwrap();
-    assert_eq!(unusable.why, UnusableReason::SourceGone { sources: vec!["n1:1".to_owned()] });
-    assert_eq!(unusable.text, "n1:1 no longer has it");
-    assert!(!pair.nodes[1].held().contains(&(1, 10)));
+    let change = |pair: &mut Pair| {
+        pair.nodes[1].contents.values_mut().for_each(|content| *content += 1);
+    };
+    for has_place in [true, false] {
+        let mut pair = resharded(has_place, change);
+        assert_eq!(pair.ranges(0, 0, 10, 1), None);
+        let unusable = pair.nodes[0].keeper.unusable().unwrap();
+        if has_place {
+            let sources = vec!["n1:1".to_owned()];
+            assert_eq!(unusable.why, UnusableReason::SourceGone { sources });
+            assert_eq!(unusable.text, "n1:1 no longer has it");
+        } else {
+            assert_eq!(unusable.why, UnusableReason::Sum);
+            assert_eq!(unusable.text, "its content has changed on n1:1");
+        }
+        assert_eq!(pair.nodes[1].obstacle(), "step 10 has changed in the memory of n1");
+        assert!(!pair.nodes[1].held().contains(&(1, 10)));
+    }
 
-    let mut pair = resharded();
+    let mut pair = resharded(true, |_| {});
     pair.nodes[0].keeper.handle_off(pair.now, round(2), "no room");
     pair.run();
     assert_eq!(pair.ranges(0, 0, 10, 1), None);
     assert_eq!(pair.nodes[0].keeper.unusable().unwrap().text, "no room");
+}
+
+/// What a worker was reading is aborted when it is gone. A short lack of memory does not free what is being loaded.
+#[test]
+fn ranges_end_with_their_worker() {
+    let mut pair = resharded(true, |_| {});
+    let (node, left) = (&mut pair.nodes[0], MemoryLeft { available: GB, oom_kills: None });
+    node.keeper.handle_input(pair.now, Input::Left(left));
+    assert_eq!(node.held(), [(0, 10), (1, 10)]);
+    let range = BlockRange { local_rank: LocalRank(0), offset: 0, bytes: 1 };
+    let (sources, ranges) = (vec!["n1:1".to_owned()], vec![range]);
+    let request = RangesRequest { step: 10, group_rank: GroupRank(1), sources, ranges };
+    let (worker, round, ask) = (LocalRank(1), round(2), Ask::Ranges(request));
+    node.keeper.handle_input(pair.now, Input::Asked { round, worker, ask, left });
+    let Some(Effect::FetchRanges { transfer, .. }) = node.keeper.poll_effect() else { panic!() };
+    node.keeper.handle_input(pair.now, Input::WorkerGone { round, worker });
+    assert_eq!(node.keeper.poll_effect(), Some(Effect::Abort(transfer)));
+    let end = TransferEnd::Failed("aborted".to_owned());
+    node.keeper.handle_input(pair.now, Input::Ended { transfer, end });
+    assert_eq!((node.keeper.poll_effect(), node.keeper.unusable()), (None, None));
 }
