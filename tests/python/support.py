@@ -22,6 +22,15 @@ PACKAGE = REPOSITORY / "packaging/python/ragent"
 DEADLINE = 120
 
 
+# The end of a script of several ranks. A thread of gloo may abort a process that ends in the usual way on a busy machine.
+END_OF_RANK = """
+dist.barrier()
+dist.destroy_process_group()
+print("done", flush=True)
+os._exit(0)
+"""
+
+
 class Sandbox:
     """A folder with the package as `pip install --target` leaves it, and the processes that run there."""
 

@@ -3,7 +3,7 @@
 import contextlib
 
 import pytest
-from support import AgentOfMemory, free_port, needs
+from support import END_OF_RANK, AgentOfMemory, free_port, needs
 
 pytestmark = pytest.mark.usefixtures("needs_torch")
 
@@ -72,7 +72,7 @@ def ranks(sandbox, tmp_path):
     with contextlib.ExitStack() as stack:
 
         def run(text):
-            text = BEGIN + text + "\ndist.barrier()\ndist.destroy_process_group()\nprint('done')\n"
+            text = BEGIN + text + END_OF_RANK
             script = sandbox.write("main.py", text)
             agents, runs = [], []
             port = str(free_port())

@@ -10,7 +10,7 @@ import struct
 import types
 
 import pytest
-from support import AgentOfMemory, free_port, needs
+from support import END_OF_RANK, AgentOfMemory, free_port, needs
 
 needs("torch")
 
@@ -596,7 +596,7 @@ def run(sandbox, tmp_path):
     with contextlib.ExitStack() as stack:
 
         def run(text, ranks, nodes=None):
-            script = sandbox.write("main.py", BEGIN + text + "\ndist.barrier()\ndist.destroy_process_group()\nprint('done')\n")
+            script = sandbox.write("main.py", BEGIN + text + END_OF_RANK)
             agents = []
             for rank in range(ranks):
                 agent = stack.enter_context(AgentOfMemory(tmp_path, f"memory{rank}of{nodes and len(nodes)}"))

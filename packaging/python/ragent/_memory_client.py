@@ -12,7 +12,7 @@ and its answer are one packet each, a JSON object of at most 4,096 bytes. An ans
 | `newest` | the newest step that is whole, or null |
 | `unusable`: step, reason | `noted` |
 
-`resharded` means that another number of ranks has saved a DCP checkpoint. On rank 0 the answer has a memfd with a list of what each node
+`resharded` means that a DCP checkpoint was saved with other ranks on the nodes. On rank 0 the answer has a memfd with a list of what each node
 has saved and who gives it, and its `bytes`. Each rank then asks for ranges. A range is the local rank of the worker that has saved it, an
 offset in what this worker has saved, and a length.
 
@@ -234,7 +234,8 @@ class Client:
         try:
             if descriptor is None or answer.get("bytes") != size:
                 _close(descriptor)
-                raise ValueError(answer.get("refused") or f"the agent has answered {answer!r}")
+                broken = f"the connection to the agent at `{self.path}` has broken; let the script end, so that all ranks start again"
+                raise ValueError(answer.get("refused") or (f"the agent has answered {answer!r}" if answer else broken))
             return Mapping(descriptor, size)
         except (OSError, ValueError) as error:
             raise DamagedError(f"failed to read step {step} of node {group_rank} from memory: {error}") from None

@@ -207,7 +207,7 @@ class MemoryReader(_Reader):  # type: ignore[misc]
             client.unusable(step, error)
             raise
         if self._own is None and self._saved is None:
-            # Its tables are too large, for all ranks.
+            # The tables of this checkpoint are too large. All ranks have found the same.
             client.loaded()
             return
         self.step, self._is_open = step, True

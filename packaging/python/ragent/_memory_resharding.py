@@ -29,11 +29,11 @@ torch: Any = import_module("torch")
 _metadata: Any = import_module("torch.distributed.checkpoint.metadata")
 _planner: Any = import_module("torch.distributed.checkpoint.planner")
 
-# Of one request.
+# The limits of one request.
 MAX_RANGES = 64
 MAX_BYTES = 64 << 20
-# Of what rank 0 sends to all others.
-MAX_TABLES = 1 << 30
+# The most bytes that rank 0 sends to all others. Each rank needs about four times as much memory to read them.
+MAX_TABLES = 256 << 20
 
 
 class Part(NamedTuple):
@@ -172,7 +172,7 @@ def parts_of(text: Optional[bytes]) -> List[Part]:
             follows = parts[-1].first_rank + parts[-1].ranks if parts else 0
             numbers = (part.group_rank, part.first_rank, part.ranks)
             if any(type(number) is not int for number in numbers) or numbers[:2] != (len(parts), follows) or part.ranks < 1:
-                raise ValueError(f"the agent lists {str(each)[:200]}")
+                raise ValueError(f"the agent's list of nodes is not in order at {str(each)[:200]}")
             if not isinstance(part.sources, list) or not all(isinstance(source, str) for source in part.sources):
                 raise ValueError(f"the sources of node {part.group_rank} make no sense")
             parts.append(part)
@@ -187,8 +187,8 @@ def open_saved(client: _memory_client.Client, found: _memory_client.Resharded) -
     has_group = distributed.is_available() and distributed.is_initialized()
     if not has_group and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise RuntimeError(
-            f"failed to load step {found.step} from memory: another number of ranks has saved it, so the ranks exchange what is in "
-            "it; call `torch.distributed.init_process_group` before `MemoryReader()`"
+            f"failed to load step {found.step} from memory: its nodes had other ranks, so the ranks exchange what is in it; "
+            "call `torch.distributed.init_process_group` before `MemoryReader()`"
         )
     rank = distributed.get_rank() if has_group else 0
     sent: List[Any] = [None]
@@ -218,8 +218,6 @@ def _tables(client: _memory_client.Client, step: int, parts: List[Part]) -> Opti
         ranges = [(part, Range(worker, begin, size)) for (part, worker), (begin, size) in zip(blocks, places)]
         return _read(client, step, ranges)
 
-    if len(blocks) * HEADER_SIZE > MAX_TABLES:
-        return None
     begins = read([(0, HEADER_SIZE)] * len(blocks))
     with reading():
         headers = [header_of(begin) for begin in begins]
@@ -432,6 +430,7 @@ def _global_of(entry: Dict[str, Any]) -> Tuple[Tuple[int, ...], Tuple[int, ...]]
     if entry.get("stride") is not None or not len(shape) == len(offsets) == len(sizes):
         raise ValueError(f"the chunk of `{entry['name']}` makes no sense")
     for length, begin, size in zip(shape, offsets, sizes):
-        if type(length) is not int or type(begin) is not int or not 0 <= begin <= begin + size <= length:
+        # An empty chunk is never read, wherever it is.
+        if type(length) is not int or type(begin) is not int or entry["bytes"] and not 0 <= begin <= begin + size <= length:
             raise ValueError(f"a chunk of `{entry['name']}` is out of range")
     return shape, tuple(offsets)

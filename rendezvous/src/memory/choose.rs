@@ -154,7 +154,7 @@ fn fit(
     }
 }
 
-/// Completes the plan of a checkpoint of which each node needs any part.
+/// Plans a replicated checkpoint: any part serves any node.
 fn fit_replicated(
     mut chosen: Chosen,
     held: &[Held<'_>],
@@ -172,7 +172,7 @@ fn fit_replicated(
     Some(chosen)
 }
 
-/// Completes the plan of a checkpoint of which each node needs the part of its own rank.
+/// Plans a checkpoint whose nodes have the same ranks again: each needs its own part.
 fn fit_same_ranks(
     mut chosen: Chosen,
     parts: &[&[Held<'_>]],
@@ -187,8 +187,8 @@ fn fit_same_ranks(
     Some(chosen)
 }
 
-/// Completes the plan of a checkpoint of which the workers of all nodes read from all parts. They read from addresses
-/// only, also what their own node holds.
+/// Plans a checkpoint that was saved with other ranks: workers read from all parts. They read from addresses only, also
+/// what their own node holds.
 fn fit_other_ranks(mut chosen: Chosen, parts: &[&[Held<'_>]], gone: &Gone) -> Option<Chosen> {
     let (mut next, mut length) = (GlobalRank(0), 0);
     for holders in parts {

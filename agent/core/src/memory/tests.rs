@@ -718,7 +718,7 @@ fn missing_sockets_end_a_round_from_memory() {
     assert_eq!(pair.nodes[0].obstacle(), "off: n0 has no sockets for its workers: no space left");
 }
 
-/// Two nodes have saved with another layout. `change` is applied before the next round, which node 0 begins, and node 1 if it `has_place`.
+/// Two nodes have saved a checkpoint, and the next round is resharded. `change` is applied before the next round, which node 0 begins, and node 1 if it `has_place`.
 fn resharded(has_place: bool, change: impl Fn(&mut Pair)) -> Pair {
     let mut pair = Pair::new();
     pair.admit(1, [None, None]);
