@@ -339,7 +339,7 @@ impl MemoryService {
             Answer::Buffer { buffer, .. } => (buffer, true),
             Answer::Block { buffer, .. } => (buffer, false),
             Answer::Ranges { .. } => {
-                let file = fetched.ok_or("it was not fetched".to_owned());
+                let file = fetched.ok_or_else(|| "it was not fetched".to_owned());
                 return give(reply, packet, file.and_then(|file| read_only(&file)));
             }
             Answer::Resharded { parts, .. } if !parts.is_empty() => {
