@@ -73,8 +73,9 @@ impl Agent {
                 };
                 self.state = AgentState::Running;
                 self.announce(News::Admitted(Box::new(admission.clone())));
-                self.send_report(now);
+                // This forgets what was unusable in the last round, so the report comes after it.
                 self.change_memory(now, |memory| memory.handle_admission(now, &admission));
+                self.send_report(now);
                 self.act(Action::Start(Box::new(admission)));
             }
             // This is a repetition, or was sent before this node's last report was received. A repeated

@@ -6,9 +6,9 @@ use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, LocalRank, RoleRank},
     limits::OWNER_CHECK_INTERVAL,
     message::{
-        Admission, Assignment, CheckedOwners, EvictReason, JobResult, RefusedClients,
-        RestartReason, STORE_CONNECTIONS_MAX, StandbyCounts, StoreConnection, StoreConnections,
-        WorkerEnd,
+        Admission, Assignment, CheckedOwners, CheckpointId, EvictReason, JobResult, MemoryKind,
+        MemoryPlan, RefusedClients, RestartReason, STORE_CONNECTIONS_MAX, StandbyCounts,
+        StoreConnection, StoreConnections, WorkerEnd,
     },
     snapshot::Explanation,
 };
@@ -799,4 +799,33 @@ fn slow_import_is_not_waited_for() {
     t.agent.handle_timeout(t.now);
     assert_eq!(t.effects(), [t.sends(NodeState::Ready { store_port: PORT })]);
     assert_eq!(t.agent.poll_timeout(), None);
+}
+
+/// A checkpoint that this node cannot use is reported in its round. It is not reported in the next round, which may begin with the same
+/// checkpoint from other nodes.
+#[test]
+fn unusable_checkpoint_is_reported_in_one_round() {
+    let unusable = |effects: Vec<Effect>| -> Vec<bool> {
+        let reports = effects.into_iter().filter_map(|effect| match effect {
+            Effect::Send(FromNode::NodeReport(report)) => Some(report.memory_unusable.is_some()),
+            Effect::Send(_) | Effect::Local(_) => None,
+        });
+        reports.collect()
+    };
+    let mut t = Fixture::ready();
+    let plan = MemoryPlan {
+        checkpoint: CheckpointId { round: round(1, 1), step: 10 },
+        kind: MemoryKind::State,
+        sources: Vec::new(),
+        is_resharded: false,
+        all_sources: Vec::new(),
+    };
+    let admitted = Admission { memory: Some(Box::new(plan)), ..admission(1, 2) };
+    let reports = unusable(t.assign(Assignment::Admit(admitted)));
+    assert_eq!(reports.last(), Some(&true));
+    t.restart(round(1, 2));
+    t.finished(GroupEnd::Stopped);
+    t.store_open();
+    let reports = unusable(t.assign(Assignment::Admit(admission(1, 3))));
+    assert_eq!(reports, [false]);
 }
