@@ -25,10 +25,10 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 CARGO = os.environ.get("CARGO", "cargo")
-# These take longest and are started first. The simulation only computes, and `partition` mostly waits, so they fit
-# together.
-SLOWEST = ["partition", "simulation", "torch", "multi_node", "standbys", "attacks", "etcd", "schedulers", "ssh", "conformance",
-           "search", "single_node", "chaos"]
+# These take longest and are started first. `torch`, `simulation`, `conformance` and `chaos` keep processors busy, and the others mostly
+# wait, some for leases of seconds. So each kind runs beside its own.
+SLOWEST = ["torch", "simulation", "conformance", "chaos", "multi_node", "partition", "standbys", "attacks", "etcd", "schedulers", "ssh",
+           "search", "single_node"]
 SHOWN = 20
 TEST = re.compile(r"^test (.+?) \.\.\. (ok|FAILED)(?: <([\d.]+)s>)?$", re.MULTILINE)
 RESULT = re.compile(r"^test result: (?:ok|FAILED)\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
