@@ -59,11 +59,13 @@ pub enum NoticeAnswer {
 /// Returns `text` on one line, without control characters, up to the length limit.
 pub fn fitted(text: &str) -> String {
     let mut fitted = String::new();
-    for c in text.trim().chars().filter(|c| !c.is_control()) {
+    let shown = text.chars().filter(|c| !c.is_control());
+    for c in shown.skip_while(|c| c.is_whitespace()) {
         if fitted.len() + c.len_utf8() > NOTICE_TEXT_MAX {
             break;
         }
         fitted.push(c);
     }
+    fitted.truncate(fitted.trim_end().len());
     fitted
 }

@@ -1,9 +1,11 @@
 //! The messages between a worker and its agent: one object of JSON in each packet.
 
+use ragent_base::limits::MAX_LOCAL_WORLD_SIZE;
 use ragent_core::memory::{Answer, Ask, BlockRange, RangesRequest};
-use ragent_rendezvous::ids::{GroupRank, LocalRank};
-use ragent_rendezvous::message::{
-    LINE_MAX, MEMORY_BYTES_MAX, MemoryKind, NOTICE_TEXT_MAX, PartSources, STEP_MAX,
+use ragent_rendezvous::{
+    ids::{GroupRank, LocalRank},
+    limits::NODES_MAX,
+    message::{LINE_MAX, MEMORY_BYTES_MAX, MemoryKind, NOTICE_TEXT_MAX, PartSources, STEP_MAX},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -51,7 +53,10 @@ pub(super) fn parse(packet: &[u8]) -> Option<Ask> {
             let group_rank = GroupRank(group_rank);
             let request = RangesRequest { step, group_rank, sources, ranges };
             let are_addresses = request.sources.iter().all(|source| is_address(source));
-            (are_addresses && request.is_valid()).then_some(Ask::Ranges(request))
+            let has_node = (group_rank.0 as usize) < NODES_MAX;
+            let is_worker = |range: &BlockRange| range.local_rank.0 < MAX_LOCAL_WORLD_SIZE;
+            let may_exist = has_node && request.ranges.iter().all(is_worker);
+            (are_addresses && may_exist && request.is_valid()).then_some(Ask::Ranges(request))
         }
         Request::Loaded => Some(Ask::Loaded),
         Request::Newest => Some(Ask::Newest),
@@ -163,6 +168,8 @@ mod tests {
             r#"{"ask":"load"}"#,
             r#"{"ask":"ranges","step":1,"group_rank":0,"sources":["n:1"],"ranges":[]}"#,
             r#"{"ask":"ranges","step":1,"group_rank":0,"sources":[],"ranges":[[0,0,1]]}"#,
+            r#"{"ask":"ranges","step":1,"group_rank":16384,"sources":["n:1"],"ranges":[[0,0,1]]}"#,
+            r#"{"ask":"ranges","step":1,"group_rank":0,"sources":["n:1"],"ranges":[[4096,0,1]]}"#,
             r#"{"ask":"ranges","step":1,"group_rank":0,"sources":["n"],"ranges":[[0,0,1]]}"#,
             r#"{"ask":"ranges","step":1,"group_rank":0,"sources":["n:0"],"ranges":[[0,0,1]]}"#,
             r#"{"ask":"ranges","step":1,"group_rank":0,"sources":["n:1"],"ranges":[[0,0,0]]}"#,
