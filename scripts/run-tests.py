@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 CARGO = os.environ.get("CARGO", "cargo")
-# These take longest and are started first. `torch`, `simulation`, `conformance` and `chaos` keep processors busy, and the others mostly
-# wait, some for leases of seconds. So each kind runs beside its own.
+# These take longest and are started first. `torch`, `simulation`, `conformance` and `chaos` keep processors busy. The others mostly
+# wait, and fail if leases of a few seconds run out. So the busy ones run first, beside each other.
 SLOWEST = ["torch", "simulation", "conformance", "chaos", "multi_node", "partition", "standbys", "attacks", "etcd", "schedulers", "ssh",
            "search", "single_node"]
 SHOWN = 20

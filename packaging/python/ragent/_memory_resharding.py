@@ -7,10 +7,10 @@
 3. A part of a chunk is some of its rows: a range of bytes. Ranges of the same node are asked for together (`batches`), and copied to where
    the planner wants them.
 
-If several old ranks have the same chunk or object, a rank reads that of the old rank with its own number. If there is none, the ranks are
-spread over those that have it, so that not all read from one node.
+Several old ranks may have the same chunk or object. Rank 3 then reads it from old rank 3, if this one has it. Otherwise the ranks are spread
+over the old ranks that have it, so that not all read from one node.
 
-Objects are pickles. Of another rank, only those are read that torch loads with `weights_only=True`.
+Objects are pickles. An object of another rank is read only if torch loads it with `weights_only=True`.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def _ranks() -> int:
 
 
 def seed(origin: object) -> None:
-    """Seeds the generators of this rank, after those of several ranks were replaced by that of one. `origin`: such as the step."""
+    """Seeds the generators of this rank, since the saved states are those of other ranks. `origin` is the step, for example."""
     torch: Any = import_module("torch")
     text = f"{torch.initial_seed()} {origin} {os.environ.get('RANK', '0')}"
     number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")

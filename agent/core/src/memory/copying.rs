@@ -75,7 +75,7 @@ impl PartKeeper {
         self.buddy().is_none() || part.is_given_up || self.copying.is_buddy_lost && !is_copied(part)
     }
 
-    /// Returns the part of which a copy is sent next.
+    /// Returns the part whose copy is sent next.
     fn next_to_copy(&self) -> Option<&KeptPart> {
         let round = self.round.as_ref().filter(|round| round.is_running)?;
         let is_own = |part: &&KeptPart| {

@@ -21,7 +21,7 @@ use super::{
 const COPY_PATIENCE: Duration = Duration::from_secs(60);
 /// The time for which a `save` waits for a buffer. Ranks that save different steps never get one.
 const BUFFER_PATIENCE: Duration = Duration::from_secs(120);
-/// The number of recent costs of which the median is reported.
+/// The number of recent costs. Their median is reported.
 const COSTS_MAX: usize = 16;
 
 /// A request that is not answered yet.

@@ -163,7 +163,7 @@ pub(super) fn read_only(file: &File) -> Result<File, String> {
     File::open(path).map_err(|error| error.to_string())
 }
 
-/// Makes a file with this content, of which the returned descriptor cannot write.
+/// Makes a file with this content. The returned descriptor cannot write.
 ///
 /// # Errors
 ///

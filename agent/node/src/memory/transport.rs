@@ -137,7 +137,7 @@ async fn moved<T>(moving: impl Future<Output = io::Result<T>>) -> Result<T, Stri
     }
 }
 
-/// A stream to another agent, of which the tests have another kind.
+/// A stream to another agent. Tests use streams within the process.
 trait AgentStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
 impl AgentStream for SecureStream {}

@@ -85,7 +85,7 @@ fn some(step: u64, sources: &[&str]) -> Option<(u64, Vec<String>)> {
     Some((step, sources.iter().map(|text| (*text).to_owned()).collect()))
 }
 
-/// After a worker's death, each node has its own part. The newest step counts of which all parts are held,
+/// After a worker's death, each node has its own part. The newest step whose parts are all held counts,
 /// not the lowest of the nodes' newest steps: no node may hold that one.
 #[test]
 fn newest_of_which_all_parts_are_held() {
