@@ -4,10 +4,12 @@
     .venv/bin/python benches/memory.py --ragent target/release/ragent [--times N]
 
 1. A worker saves a GiB of tensors of the CPU, again and again, and copies it with a bare `copy_` in between.
-2. One of two workers is killed, each with 300 MB in memory and with a standby. The same job with `--memory-limit 0` is killed
+2. With a second agent, in another network namespace, and a secret: the time from the call of `save` until the step is whole. It
+   includes the checksum, and the copy to the other agent over TLS with its checks.
+3. One of two workers is killed, each with 300 MB in memory and with a standby. The same job with `--memory-limit 0` is killed
    in turn, so that workers have nothing to load.
 
-Needs `cargo build --release -p ragent`, a Python with torch, and 5 GB of memory. The checksum of a GiB takes
+Needs `cargo build --release -p ragent`, a Python with torch, 8 GB of memory, and root for the namespaces. The checksum of a GiB takes
 a minute in a debug build: give it less by `--mib 64 --mb 30`.
 """
 
@@ -16,13 +18,15 @@ import os
 import random
 import signal
 import statistics
+import subprocess
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from elastic import Launcher, Worker, since
 from standby import ENV, HANG_TIMEOUT_S, TrainingJob, wait
+from store_access import in_node, network
 from table import Column, Table
 
 MEMORY_WORKER = Path(__file__).resolve().with_name("memory_worker.py")
@@ -34,14 +38,31 @@ TRAINED_MB, WORKERS = 300, 2
 LIMIT_S = 120
 
 
+class OnHosts(TrainingJob):
+    """A job of two agents with a secret, each in a network namespace and under a host name of its own."""
+
+    def spawn(self, command, log):
+        node = len(self.agents) + 1
+        named = ["unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', f"host{node}"]
+        return super().spawn([*in_node(node, *named), *command], log)
+
+    def start_host(self):
+        secret = self.folder / "secret"
+        ragent = self.launcher.program
+        subprocess.run([ragent, "secret", "--init", "--secret-file", secret], check=True, stdout=subprocess.DEVNULL)
+        self.endpoint = f"10.78.0.1:{self.port}"
+        for _ in range(2):
+            self.start_agent("--secret-file", str(secret))
+
+
 @contextmanager
-def job(ragent, words, per_node, *flags):
-    """Starts a job of one node whose workers save in memory."""
+def job(ragent, words, per_node, *flags, nodes=1):
+    """Starts a job whose workers save in memory."""
     environment = ENV | {"PYTHONPATH": str(MODULE)}
     launcher = Launcher.ragent(ragent, "--log-format", "json", "--hang-timeout", str(HANG_TIMEOUT_S), *flags)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, network(1) if nodes > 1 else nullcontext():
         worker = Worker([str(MEMORY_WORKER), *map(str, words)], environment, per_node)
-        started = TrainingJob(launcher, worker, "1", Path(folder))
+        started = (TrainingJob if nodes == 1 else OnHosts)(launcher, worker, str(nodes), Path(folder))
         try:
             started.start_host()
             yield started
@@ -54,14 +75,14 @@ def lines(path):
     return path.read_text().rpartition("\n")[0].splitlines() if path.exists() else []
 
 
-def saves_ms(ragent, mib=SAVED_MIB, saves=SAVES):
-    """Returns the times of `save` and of a bare `copy_` of the same tensors."""
-    with job(ragent, ("copy", mib, saves), 1, "--standby=none") as running:
+def saves_ms(ragent, mib=SAVED_MIB, saves=SAVES, nodes=1):
+    """Returns the times of `save`, until the step is whole, and of a bare `copy_` of the same tensors."""
+    with job(ragent, ("copy", mib, saves), 1, "--standby=none", nodes=nodes) as running:
         running.agents[0].wait(LIMIT_S)
-        pairs = [tuple(map(float, line.split())) for line in lines(running.folder / "figures")]
-    if len(pairs) < saves:
-        raise RuntimeError(f"the worker has saved {len(pairs)} times, not {saves}")
-    return [[seconds * 1e3 for seconds in times] for times in zip(*pairs[WARM_UP:], strict=True)]
+        times = [tuple(map(float, line.split())) for line in lines(running.folder / "figures")]
+    if len(times) < saves:
+        raise RuntimeError(f"the worker has saved {len(times)} times, not {saves}")
+    return [[seconds * 1e3 for seconds in each] for each in zip(*times[WARM_UP:], strict=True)]
 
 
 def kills_ms(ragent, megabytes, has_memory, pauses):
@@ -105,8 +126,10 @@ def main():
     print(f"load average {os.getloadavg()[0]:.1f}\n")
     table = Table([Column("figure", 52), Column("ms", 8, True), Column("worst", 8, True), Column("compared", 9, True),
                    Column("ratio", 6, True)])
+    saves, alone, copies = saves_ms(ragent, args.mib)
     for what, ours, others in (
-        (f"save of {args.mib} MiB; a bare copy_", *saves_ms(ragent, args.mib)),
+        (f"save of {args.mib} MiB; a bare copy_", saves, copies),
+        ("  whole, with a copy on another host; without", saves_ms(ragent, args.mib, nodes=2)[1], alone),
         (f"worker killed, first step, {args.mb} MB; without memory", *restarts_ms(ragent, args.times, args.mb)),
     ):
         median, other = statistics.median(ours), statistics.median(others)

@@ -1,6 +1,7 @@
 """A worker that saves in memory: `copy MIB TIMES` measures `save` and a bare `copy_`, and `train MB` trains.
 
-`copy` appends a line for each pair to the file `figures` in its working folder: the seconds of `save`, and those of `copy_`.
+`copy` appends a line for each step to the file `figures` in its working folder: the seconds of `save`, those until the step is
+whole, and those of `copy_`. Only rank 0 has so many MiB and writes, so that the other host does nothing but keep a copy.
 `train` sends a stamp after its first step, as `stamp_worker` does at its start. With `RAGENT_MEMORY_SOCKET`, it goes on from memory
 first, saves after that step, and appends a line to the file `whole` when the step is safe. It then makes a step every 0.1 s.
 """
@@ -27,19 +28,22 @@ def state_of(size):
 
 def copy(mib, times):
     """Saves after one another, and copies to tensors that exist in between."""
+    is_first = os.environ["RANK"] == "0"
+    mib = mib if is_first else 1
     state = state_of(mib << 20)
     target = state_of(mib << 20)
-    with open("figures", "a", buffering=1) as figures:
+    with open("figures" if is_first else os.devnull, "a", buffering=1) as figures:
         for step in range(1, times + 1):
             began = time.perf_counter()
             if not memory.save(step, state):
                 sys.exit("nothing was saved")
             saved = time.perf_counter() - began
             wait_for_whole(step)
+            whole = time.perf_counter() - began
             began = time.perf_counter()
             for name, tensor in state.items():
                 target[name].copy_(tensor)
-            print(saved, time.perf_counter() - began, file=figures)
+            print(saved, whole, time.perf_counter() - began, file=figures)
 
 
 def train(megabytes):

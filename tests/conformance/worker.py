@@ -61,11 +61,17 @@ def tell():
 
 
 def wait():
-    """Announces itself, and waits for a signal."""
+    """Announces itself, and waits for a signal.
+
+    `signal.pause` would miss a signal that comes just before it: its handler would never run. The pipe keeps a byte for each.
+    """
+    signals, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    signal.set_wakeup_fd(wakeup)
     with open(os.environ["READY"], "w") as ready:
         ready.write(f"{rank}\n")
     while True:
-        signal.pause()
+        os.read(signals, 1)
 
 
 def meet():

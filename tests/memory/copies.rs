@@ -224,3 +224,34 @@ fn fewer_nodes_load_what_is_replicated() {
         }
     }
 }
+
+/// A firewall lets nothing through to the node that shall keep a copy: `status` says so after a minute, the workers save on, and their
+/// own parts serve the death of a worker.
+#[test]
+fn firewall_leaves_own_parts() {
+    if !may_make_networks() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let orders: Vec<Orders> = (0..2).map(|rank| sandbox.orders(rank)).collect();
+    let secret = secret(&sandbox);
+    let flags = format!("--nnodes 2 --max-restarts 3 {ENDPOINT} {secret}");
+    let job = Job::new(&sandbox, "memwall", 2, &flags);
+    job.network.open_only(2, 29400);
+    let host = job.host();
+    let mut agents = by_rank(start(&job, 2, Some(host)));
+    // The third one waits until the copy of the first one is given up.
+    give(&orders, "save(10); save(20); save(30)");
+    for (rank, agent) in agents.iter_mut().enumerate() {
+        agent.prints(&format!("rank={rank} saved=30"));
+    }
+    let words = format!("status --watch --json --rdzv-endpoint 10.77.0.1:29400 {secret}");
+    let mut status = job.network.ragent(&sandbox, 1, &words).start();
+    status.prints("not copied from node1: 10.77.0.2:");
+    kill(children(keeper_of(agents[1].pid()))[0], Signal::SIGKILL);
+    agents.iter_mut().for_each(|agent| drop(agent.prints("restart=1")));
+    give(&orders, "load()");
+    for (rank, agent) in (0..).zip(&mut agents) {
+        assert_loaded(agent, 30, &[rank]);
+    }
+}

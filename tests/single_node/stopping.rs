@@ -45,9 +45,13 @@ def save(number, frame):
     os.write(1, b"saved\n" if loader.poll() is None else b"torn\n")
     os._exit(0)
 
+# Unlike `signal.pause`, this misses no signal that comes just before it.
+signals, wakeup = os.pipe()
+os.set_blocking(wakeup, False)
+signal.set_wakeup_fd(wakeup)
 signal.signal(signal.SIGTERM, save)
 os.write(1, b"ready\n")
-signal.pause()
+os.read(signals, 1)
 "#;
 
 /// A data loader gets the signal when its worker has ended, so the worker can save with it. With `group`, as under torchrun, both get it at
@@ -122,9 +126,12 @@ fn awaited_process_is_signaled_after_half_of_the_time() {
                   def stop(number, frame):\n    \
                       os.write(1, b'ended by %d\\n' % -child.wait())\n    \
                       os._exit(0)\n\
+                  signals, wakeup = os.pipe()\n\
+                  os.set_blocking(wakeup, False)\n\
+                  signal.set_wakeup_fd(wakeup)\n\
                   signal.signal(signal.SIGTERM, stop)\n\
                   os.write(1, b'ready\\n')\n\
-                  signal.pause()\n";
+                  os.read(signals, 1)\n";
     fs::write(sandbox.path("waits.py"), script).unwrap();
     let words = format!("--shutdown-timeout 12 {}", sandbox.path("waits.py").display());
     let mut agent = sandbox.ragent(&words).start();
