@@ -251,7 +251,9 @@ fn firewall_leaves_own_parts() {
     kill(children(keeper_of(agents[1].pid()))[0], Signal::SIGKILL);
     agents.iter_mut().for_each(|agent| drop(agent.prints("restart=1")));
     give(&orders, "load()");
-    for (rank, agent) in (0..).zip(&mut agents) {
-        assert_loaded(agent, 30, &[rank]);
-    }
+    // The node's report of the newest step may be on its way when the worker dies.
+    let first = agents[0].prints("rank=0 loaded=");
+    let step = if first.contains("loaded=30") { 30 } else { 20 };
+    assert_eq!(first, format!("rank=0 loaded={step} of=0"));
+    assert_loaded(&mut agents[1], step, &[1]);
 }

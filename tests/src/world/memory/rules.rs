@@ -110,6 +110,13 @@ impl World {
         let Some(memory) = &mut self.memory else { return };
         let key = (id.clone(), peer.node.clone());
         let known = &mut memory.known;
+        if let FromNode::NodeReport(report) = message
+            && let Some(unusable) = report.memory_unusable.as_deref()
+            && matches!(unusable.why, UnusableReason::SourceGone { .. })
+        {
+            // It counts even if the failure of a worker has ended the round before.
+            known.gone.insert(unusable.checkpoint);
+        }
         let is_it = |(_, (stream, _)): &(Round, Report)| *stream == peer.stream;
         let welcomed = known.welcomed.get(&key).filter(|welcomed| is_it(welcomed));
         match message {
@@ -201,9 +208,9 @@ impl World {
 
     /// Notes that a node was told that a checkpoint is whole.
     pub(in crate::world) fn note_whole(&mut self, id: &NodeId, whole: CheckpointId) {
-        let Some(round) = self.agent(id).map(|agent| agent.node.agent().known_round().round) else {
-            return;
-        };
+        let Some(agent) = self.agent(id) else { return };
+        // A node that is not admitted yet may learn it first.
+        let round = agent.node.agent().known_round().round.max(whole.round);
         let Some(memory) = &self.memory else { return };
         let Some(members) = memory.known.admitted.get(&round) else { return };
         if !members.contains_key(id) || memory.known.told.get(&round) >= Some(&whole) {
@@ -460,7 +467,6 @@ impl World {
                         memory.faults.refused.contains(&checkpoint) || is_short
                     }
                     UnusableReason::SourceGone { .. } => {
-                        memory.known.gone.insert(checkpoint);
                         let is_apart = !memory.hosts.walls.is_empty();
                         // A holder drops a block that has changed before it sends a range of it.
                         let members = of_round.map(|(_, members)| members);
