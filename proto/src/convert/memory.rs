@@ -241,7 +241,7 @@ impl TryFrom<v1::MemoryUnusable> for MemoryUnusable {
                 Why::Sum(memory_unusable::Sum {}) => UnusableReason::Sum,
                 Why::Script(memory_unusable::Script {}) => UnusableReason::Script,
                 Why::SourceGone(memory_unusable::SourceGone { sources }) => {
-                    let sources = some_sources(sources, "memory_unusable.sources")?;
+                    let sources = self::sources(sources, "memory_unusable.sources")?;
                     UnusableReason::SourceGone { sources }
                 }
             },

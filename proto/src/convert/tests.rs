@@ -925,7 +925,6 @@ fn malformed_plans_of_memory_are_refused() {
         let why = v1::memory_unusable::Why::SourceGone(v1::memory_unusable::SourceGone { sources });
         unusable(&|u| u.why = Some(why.clone()))
     };
-    assert_eq!(sources(&[]), Malformed::Missing(field));
     assert_eq!(sources(&["n1:1"; 3]), Malformed::TooLong { field, len: 3, limit: 2 });
     assert_eq!(sources(&["n1"]), Malformed::OutOfRange(field));
     let field = "memory_unusable.text";

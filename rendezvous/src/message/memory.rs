@@ -162,9 +162,9 @@ pub enum UnusableReason {
     Sum,
     /// The script has refused it, for example because its model has changed.
     Script,
-    /// Holders of the part did not answer.
+    /// Holders of the part did not answer, or the node has freed its own part meanwhile.
     SourceGone {
-        /// Their addresses; at least one, at most [`SOURCES_MAX`].
+        /// The addresses of those that did not answer, at most [`SOURCES_MAX`].
         sources: Vec<String>,
     },
 }

@@ -243,6 +243,7 @@ fn memory_unusable(host_name: &str, unusable: &MemoryUnusable) -> String {
     let why = match why {
         UnusableReason::Sum => "the checksum of its part is wrong",
         UnusableReason::Script => "the script has refused it",
+        UnusableReason::SourceGone { sources } if sources.is_empty() => "it has freed its part",
         UnusableReason::SourceGone { .. } => "the nodes that hold its part do not answer",
     };
     let details = if text.is_empty() { String::new() } else { format!(" ({text})") };

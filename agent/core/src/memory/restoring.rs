@@ -142,7 +142,8 @@ impl PartKeeper {
         let (why, text) = if self.restore.has_wrong_sum {
             (UnusableReason::Sum, format!("its content has changed in the memory of {host}"))
         } else if sources.is_empty() {
-            (UnusableReason::Sum, format!("{host} has no part of it"))
+            // It was freed between the report and the admission. Its content was right, so other holders may have it.
+            (UnusableReason::SourceGone { sources }, String::new())
         } else {
             let text = format!("{host} does not reach {}", sources.join(" or "));
             (UnusableReason::SourceGone { sources }, text)

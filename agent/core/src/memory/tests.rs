@@ -364,6 +364,20 @@ fn own_parts_are_loaded() {
     assert_eq!(pair.load(0, 0, 2), Some(None), "all ranks have gone on from it");
 }
 
+/// A node frees its part before it is admitted with it. That is no fault of the checkpoint, which other nodes may hold.
+#[test]
+fn freed_part_is_no_wrong_sum() {
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    pair.save_all(1, 10);
+    pair.nodes[0] = Bench::new(0, 100 * GB);
+    pair.nodes[1].keeper.handle_round_over(pair.now);
+    pair.admit(2, [Some(plan(1, 10, &[])), Some(plan(1, 10, &[]))]);
+    assert_eq!(pair.load(0, 0, 2), None, "the round ends");
+    let unusable = pair.nodes[0].keeper.unusable().unwrap();
+    assert_eq!(unusable.why, UnusableReason::SourceGone { sources: vec![] });
+}
+
 /// A node that has lost its parts fetches them from the other one. If that one does not answer, the round ends.
 #[test]
 fn parts_are_fetched() {

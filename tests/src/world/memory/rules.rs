@@ -112,7 +112,7 @@ impl World {
         let known = &mut memory.known;
         if let FromNode::NodeReport(report) = message
             && let Some(unusable) = report.memory_unusable.as_deref()
-            && matches!(unusable.why, UnusableReason::SourceGone { .. })
+            && matches!(&unusable.why, UnusableReason::SourceGone { sources } if !sources.is_empty())
         {
             // It counts even if the failure of a worker has ended the round before.
             known.gone.insert(unusable.checkpoint);
