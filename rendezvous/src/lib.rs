@@ -60,3 +60,4 @@ pub mod training;
 pub mod voter_count;
 
 pub use machine::Rendezvous;
+pub use progress::stall_limit;
