@@ -55,6 +55,7 @@ pub mod saved_steps;
 pub mod settings;
 mod shared_settings;
 pub mod snapshot;
+pub mod stall;
 mod table;
 pub mod training;
 pub mod voter_count;

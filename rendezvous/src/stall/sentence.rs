@@ -1,0 +1,323 @@
+//! Writes the sentence of a cause. It says what is known: a rank "has not launched" a collective, "has launched but
+//! not finished" it, or "is stopped".
+
+use super::{
+    Own, OwnWait,
+    causes::{self, Cause, Side},
+    evidence::{Evidence, Worker},
+    group::{Group, Launch},
+    stacks,
+};
+use crate::{
+    ids::GlobalRank,
+    message::LaunchSource,
+    snapshot::{STALL_TEXT_MAX, grouped},
+};
+
+/// The most ranks by name. A number follows.
+const NAMED_RANKS: usize = 4;
+
+/// The most groups of a cycle that are named.
+const NAMED_WAITS: usize = 4;
+
+/// Returns the sentence.
+pub(super) fn of(cause: &Cause<'_>, evidence: &Evidence<'_>, own: &Own) -> String {
+    let mut text = match cause {
+        Cause::Own(wait) => of_ragent(wait),
+        Cause::Slow { group, launch } => format!(
+            "the job is slow, and does not hang: collectives went on within 10 s, such as {}",
+            numbered(launch, &evidence.groups[*group])
+        ),
+        Cause::NoStore { ranks, reached } => without_store(ranks, *reached, own),
+        Cause::Mismatch { group, number, sides } => {
+            mismatch(&evidence.groups[*group], *number, sides, own)
+        }
+        Cause::Missing { group, ranks, unlisted } => {
+            missing(&evidence.groups[*group], ranks, *unlisted, evidence, own)
+        }
+        Cause::NoPartner { group, ranks } => {
+            let group = &evidence.groups[*group];
+            let who = Ranks::new(ranks, own);
+            let mut waiting = group.members.iter().filter(|member| member.launch.is_open());
+            let waits = waiting.next().map(|member| {
+                let name = Ranks::new(&[member.rank], own).text;
+                format!("; {name} waits in {}", numbered(&member.launch, group))
+            });
+            format!("{} in no collective{}", who.with("is", "are"), waits.unwrap_or_default())
+        }
+        Cause::Stopped { group, ranks } => {
+            let group = &evidence.groups[*group];
+            let who = Ranks::new(ranks, own);
+            let launch = ranks.first().and_then(|rank| group.member(*rank)).map(|m| m.launch);
+            let launch = launch.map(|launch| numbered(&launch, group)).unwrap_or_default();
+            format!(
+                "{} stopped, and {} launched but not finished {launch}",
+                who.with("is", "are"),
+                who.verb("has", "have")
+            )
+        }
+        Cause::Unanswered { group } => {
+            let group = &evidence.groups[*group];
+            let who = Ranks::new(&group.unanswered, own);
+            let others = group.count(|_| true);
+            format!(
+                "{} not answered NCCL RAS; {} of the group of {} have",
+                who.with("has", "have"),
+                grouped(others),
+                count(u64::from(group.size))
+            )
+        }
+        Cause::Unknown { group, ranks } => {
+            let group = &evidence.groups[*group];
+            let who =
+                if ranks.is_empty() { count(group.unknown()) } else { Ranks::new(ranks, own).text };
+            let top = top(group);
+            let launched = count(group.count(|launch| launch.is_open()));
+            format!(
+                "nothing is known of {who}; {launched} have launched but not finished {}",
+                numbered(&top, group)
+            )
+        }
+        Cause::Cycle(path) => cycle(path, evidence, own),
+        Cause::AllSend { group } => {
+            let group = &evidence.groups[*group];
+            let ranks: Vec<_> = group.members.iter().map(|member| member.rank).collect();
+            let who = Ranks::new(&ranks, own);
+            let launch = top(group);
+            format!(
+                "{} for each other, such as in {}",
+                who.with("waits", "wait"),
+                numbered(&launch, group)
+            )
+        }
+        Cause::Unfinished { group, launch, ranks, count: unfinished } => {
+            let group = &evidence.groups[*group];
+            let unlisted = unfinished.saturating_sub(ranks.len() as u64);
+            let who = Ranks::with_unlisted(ranks, unlisted, own);
+            let others = group.count(|_| true).saturating_sub(*unfinished);
+            format!(
+                "{} launched but not finished {}; {} {}",
+                who.with("has", "have"),
+                numbered(launch, group),
+                count(others),
+                if others == 1 { "has" } else { "have" }
+            )
+        }
+        Cause::Equal { group, launch } => format!(
+            "{} has not finished; all ranks have launched it: the network or a GPU is stuck",
+            numbered(launch, &evidence.groups[*group])
+        ),
+        Cause::NoCounts => stacks::of(evidence, own),
+    };
+    text.push_str(&origin(cause, evidence));
+    cut(text, STALL_TEXT_MAX)
+}
+
+/// Returns the origin of the evidence, and that it has not changed.
+fn origin(cause: &Cause<'_>, evidence: &Evidence<'_>) -> String {
+    let is_judged = !matches!(cause, Cause::Own(_) | Cause::Slow { .. } | Cause::NoCounts);
+    let source = cause.group(evidence).filter(|_| is_judged).map(|group| match group.source {
+        LaunchSource::Ras => "NCCL RAS",
+        LaunchSource::Records => "records of torch",
+    });
+    let unchanged = "unchanged after 10 s";
+    match (source, is_judged && causes::is_unchanged(cause, evidence)) {
+        (Some(source), true) => format!(" ({source}; {unchanged})"),
+        (Some(source), false) => format!(" ({source})"),
+        (None, true) => format!(" ({unchanged})"),
+        (None, false) => String::new(),
+    }
+}
+
+fn of_ragent(wait: &OwnWait) -> String {
+    match wait {
+        OwnWait::Memory { rank, to: Some(to) } => {
+            format!("rank {rank} waits for memory: the copy to {to} is slow")
+        }
+        OwnWait::Memory { rank, to: None } => {
+            format!("rank {rank} waits for memory: the copy is slow")
+        }
+        OwnWait::Notice => "the ranks may save, because of a notice".to_owned(),
+    }
+}
+
+fn without_store(ranks: &[u32], reached: u64, own: &Own) -> String {
+    let who = Ranks::new(ranks, own);
+    let store = own.store.as_ref().map_or(String::new(), |store| format!(" at {store}"));
+    let refused = own.refused.map_or(String::new(), |address| {
+        format!("; the store has refused connections from {address}")
+    });
+    format!(
+        "{} not reached the store{store}; {} of {} have{refused}",
+        who.with("has", "have"),
+        grouped(reached),
+        grouped(own.world_size())
+    )
+}
+
+fn missing(
+    group: &Group<'_>,
+    ranks: &[u32],
+    unlisted: u64,
+    evidence: &Evidence<'_>,
+    own: &Own,
+) -> String {
+    let launch = top(group);
+    let launched = group.count(|other| other.number >= launch.number);
+    let which = count(launched);
+    let have = if launched == 1 { "has" } else { "have" };
+    let tail = format!("{}, which {which} {have} launched", numbered(&launch, group));
+    let stopped: Vec<_> = ranks.iter().copied().filter(|rank| evidence.is_stopped(*rank)).collect();
+    if stopped.is_empty() {
+        let who = Ranks::with_unlisted(ranks, unlisted, own);
+        let in_torch = |rank: &u32| evidence.workers.get(rank).is_some_and(Worker::is_in_torch);
+        let waits = if ranks.iter().all(in_torch) {
+            format!("; {} in another one, which is not known", who.verb("it waits", "they wait"))
+        } else {
+            String::new()
+        };
+        return format!("{} not launched {tail}{waits}", who.with("has", "have"));
+    }
+    // The others may go on when it does.
+    let who = Ranks::new(&stopped, own);
+    format!(
+        "{} stopped, and {} not launched {tail}",
+        who.with("is", "are"),
+        who.verb("has", "have")
+    )
+}
+
+fn mismatch(group: &Group<'_>, number: u64, sides: &[Side<'_>], own: &Own) -> String {
+    let size = count(u64::from(group.size));
+    let place = format!("number {} of the group of {size}", grouped(number));
+    let who = |side: &Side<'_>| {
+        let unlisted = side.count.saturating_sub(side.ranks.len() as u64);
+        Ranks::with_unlisted(&side.ranks, unlisted, own).with("has", "have")
+    };
+    let [most, rest @ ..] = sides else { return place };
+    match rest {
+        [other] if other.count < most.count => format!(
+            "{} launched {} as {place}, and {} {} launched {}",
+            who(other),
+            other.operation,
+            count(most.count),
+            if most.count == 1 { "has" } else { "have" },
+            most.operation
+        ),
+        _ => {
+            let all = sides.iter().take(NAMED_RANKS);
+            let all: Vec<_> =
+                all.map(|side| format!("{} launched {}", who(side), side.operation)).collect();
+            format!("as {place}, {}", all.join("; "))
+        }
+    }
+}
+
+fn cycle(path: &[(usize, u32)], evidence: &Evidence<'_>, own: &Own) -> String {
+    let name = |rank: u32| Ranks::new(&[rank], own).text;
+    let Some((_, last)) = path.last() else { return String::new() };
+    let mut text = name(*last);
+    for (place, (index, rank)) in path.iter().enumerate().take(NAMED_WAITS) {
+        let group = &evidence.groups[*index];
+        let which = if place == 0 { "" } else { ", which" };
+        text.push_str(&format!(
+            "{which} waits in {} for {}",
+            numbered(&top(group), group),
+            name(*rank)
+        ));
+    }
+    if path.len() > NAMED_WAITS {
+        let more = path.len() - NAMED_WAITS;
+        text.push_str(&format!(", which waits in a chain of {more} more for {}", name(*last)));
+    }
+    text.push_str(": they have called the collectives of these groups in different orders");
+    text
+}
+
+/// Returns the highest collective in which a rank waits.
+pub(super) fn top<'a>(group: &Group<'a>) -> Launch<'a> {
+    let mut open = group.counts.keys().filter(|launch| launch.is_open());
+    let numbered = open.clone().rfind(|launch| !launch.is_point_to_point());
+    let none = Launch { number: 0, operation: "", is_finished: false };
+    numbered.or_else(|| open.next_back()).copied().unwrap_or(none)
+}
+
+/// Returns the name of a collective, such as `all_reduce 6,650 of the group of 512 ranks`.
+fn numbered(launch: &Launch<'_>, group: &Group<'_>) -> String {
+    let name = if launch.name().is_empty() { "operation" } else { launch.name() };
+    let size = count(u64::from(group.size));
+    format!("{name} {} of the group of {size}", grouped(launch.number))
+}
+
+/// Returns a number of ranks.
+fn count(number: u64) -> String {
+    format!("{} {}", grouped(number), if number == 1 { "rank" } else { "ranks" })
+}
+
+/// Ranks by name, with their host if it is the same and the job has several.
+pub(super) struct Ranks {
+    pub(super) text: String,
+    is_one: bool,
+}
+
+impl Ranks {
+    /// Names ranks.
+    pub(super) fn new(ranks: &[u32], own: &Own) -> Self {
+        Self::with_unlisted(ranks, 0, own)
+    }
+
+    /// Names ranks, and a number of others.
+    pub(super) fn with_unlisted(ranks: &[u32], unlisted: u64, own: &Own) -> Self {
+        let names: Vec<_> = ranks.iter().take(NAMED_RANKS).map(ToString::to_string).collect();
+        let others =
+            (ranks.len() as u64).saturating_sub(names.len() as u64).saturating_add(unlisted);
+        let is_one = ranks.len() == 1 && unlisted == 0;
+        if names.is_empty() {
+            return Self { text: count(others), is_one: others == 1 };
+        }
+        let mut text = format!("{} {}", if is_one { "rank" } else { "ranks" }, names.join(", "));
+        match others {
+            0 => {}
+            1 => text.push_str(" and 1 other"),
+            _ => text.push_str(&format!(" and {} others", grouped(others))),
+        }
+        if let Some(host) = common_host(ranks, own).filter(|_| unlisted == 0) {
+            text.push_str(&format!(" on {host}"));
+        }
+        Self { text, is_one }
+    }
+
+    /// Returns the ranks with a verb.
+    pub(super) fn with(&self, one: &str, several: &str) -> String {
+        format!("{} {}", self.text, self.verb(one, several))
+    }
+
+    /// Returns the form of a verb.
+    pub(super) fn verb<'v>(&self, one: &'v str, several: &'v str) -> &'v str {
+        if self.is_one { one } else { several }
+    }
+}
+
+/// Returns the host of all these ranks, if the job has several nodes.
+fn common_host<'o>(ranks: &[u32], own: &'o Own) -> Option<&'o str> {
+    if own.nodes.len() < 2 {
+        return None;
+    }
+    let node = own.node_of(*ranks.first()?)?;
+    ranks.iter().all(|rank| node.has(*rank)).then_some(&node.host)
+}
+
+/// Returns the file with the stack of a rank, with its host.
+pub(super) fn stack_file(rank: u32, own: &Own) -> Option<String> {
+    let node = own.node_of(rank)?;
+    let place = GlobalRank(rank.checked_sub(node.first.0)?);
+    Some(format!("{}:{}/{place}/stack.txt", node.host, node.logs.as_ref()?.trim_end_matches('/')))
+}
+
+/// Returns the part of `text` that has at most `limit` bytes.
+pub(super) fn cut(mut text: String, limit: usize) -> String {
+    while text.len() > limit {
+        text.pop();
+    }
+    text
+}
