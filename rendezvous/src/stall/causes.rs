@@ -20,7 +20,8 @@ pub(super) enum Cause<'a> {
     /// Ranks have no connection to the store, and others have.
     NoStore { ranks: Vec<u32>, reached: u64 },
     /// Ranks of a group have launched different collectives as the same number.
-    Mismatch { group: usize, number: u64, sides: Vec<Side<'a>> },
+    /// The first side is right if `is_clear`.
+    Mismatch { group: usize, number: u64, sides: Vec<Side<'a>>, is_clear: bool },
     /// Ranks in no collective have not launched one in which others wait. `unlisted` more have not either.
     Missing { group: usize, ranks: Vec<u32>, unlisted: u64 },
     /// Ranks between which data is sent wait for others, which are in no collective.
@@ -49,6 +50,8 @@ pub(super) struct Side<'a> {
     pub(super) operation: &'a str,
     pub(super) ranks: Vec<u32>,
     pub(super) count: u64,
+    /// True if a rank has finished it.
+    pub(super) is_finished: bool,
 }
 
 /// Returns the cause, and the rank to blame, if any.
@@ -94,7 +97,7 @@ fn without_store<'a>(evidence: &Evidence<'a>) -> Found<'a> {
     Some((Cause::NoStore { ranks, reached: reached as u64 }, is_sure.then_some(**lowest)))
 }
 
-/// Finds a group whose ranks disagree. The smaller sides are to blame, if one side is larger than all others.
+/// Finds a group whose ranks disagree. The other sides are to blame, if it is clear which one is right.
 fn mismatch<'a>(evidence: &Evidence<'a>, graph: &Graph) -> Found<'a> {
     let (index, number) = largest(evidence, |index, _| graph.waits[index].mismatch)?;
     let group = &evidence.groups[index];
@@ -106,13 +109,16 @@ fn mismatch<'a>(evidence: &Evidence<'a>, graph: &Graph) -> Found<'a> {
     for launches in of_number.chunk_by(|(a, _, _), (b, _, _)| a.agreed() == b.agreed()) {
         let count = launches.iter().fold(0, |sum: u64, (_, _, count)| sum.saturating_add(*count));
         let ranks = launches.iter().filter_map(|(_, rank, _)| *rank).collect();
-        sides.push(Side { operation: launches[0].0.operation, ranks, count });
+        let is_finished = launches.iter().any(|(launch, _, _)| launch.is_finished);
+        sides.push(Side { operation: launches[0].0.operation, ranks, count, is_finished });
     }
-    sides.sort_by_key(|side| Reverse(side.count));
-    let is_clear = sides.len() > 1 && sides[0].count > sides[1].count;
+    // A side that a rank has finished is right, else the larger one.
+    let weight = |side: &Side<'_>| (side.is_finished, side.count);
+    sides.sort_by_key(|side| Reverse(weight(side)));
+    let is_clear = sides.len() > 1 && weight(&sides[0]) > weight(&sides[1]);
     let blamed = sides.iter().skip(1).flat_map(|side| side.ranks.iter().copied()).min();
     let blamed = blamed.filter(|rank| is_clear && is_confirmed(group, *rank));
-    Some((Cause::Mismatch { group: index, number, sides }, blamed))
+    Some((Cause::Mismatch { group: index, number, sides, is_clear }, blamed))
 }
 
 /// Finds ranks for which others wait, and which are in no collective. With `is_sure`, only those that cannot be in

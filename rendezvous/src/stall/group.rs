@@ -144,8 +144,12 @@ impl<'a> Group<'a> {
             }
             let is_confirmed = first == second;
             self.members.push(Member { rank: records[0].rank, launch, is_confirmed });
-            *self.counts.entry(launch).or_default() += 1;
         }
+        // A map is built from a sorted list in one pass.
+        let mut launches: Vec<_> = self.members.iter().map(|member| member.launch).collect();
+        launches.sort_unstable();
+        let same = launches.chunk_by(|a, b| a == b);
+        self.counts = same.map(|launches| (launches[0], launches.len() as u64)).collect();
         if let Some(newest) = self.newest {
             let unanswered = newest.unanswered.iter().map(|rank| rank.0);
             self.unanswered = unanswered.filter(|rank| self.member(*rank).is_none()).collect();

@@ -81,13 +81,11 @@ impl Case {
             Fault::Stops { rank, .. } => named == [rank] && blamed == Some(rank),
             Fault::Calls { rank, call } => {
                 let group = &self.job.groups[self.job.ranks[rank].calls[call].0];
-                if group.len() > 2 {
-                    named == [rank] && blamed == Some(rank)
-                } else {
-                    text.starts_with("as number ")
-                        && blamed.is_none()
-                        && group.iter().all(|rank| has_named(text, *rank))
-                }
+                // If the others have passed it, nobody knows any more what they have called.
+                let is_lost = text.contains("launched but not finished") && blamed.is_none();
+                let is_tie = text.starts_with("as number ") && blamed.is_none();
+                (named == [rank] && (blamed == Some(rank) || is_lost))
+                    || (is_tie && group.len() == 2 && group.iter().all(|r| has_named(text, *r)))
             }
             Fault::Swaps { rank, .. } => {
                 let is_whole = !text.contains("in a chain of");
@@ -125,31 +123,27 @@ fn has_named(text: &str, rank: usize) -> bool {
     places.any(|(place, _)| subject(&text[place..]).contains(&rank))
 }
 
-/// Checks jobs, and returns their number and the first result that is wrong.
-fn check_all(seeds: u64, change: impl Fn(&Case) -> Vec<Digest>) -> (u64, Option<String>) {
-    let mut checked = 0;
-    let mut seed = 0;
-    while checked < seeds {
-        seed += 1;
-        let Some(case) = Case::new(seed) else { continue };
-        checked += 1;
-        if let Err(error) = case.check(&change(&case)) {
-            return (checked, Some(format!("seed {seed}: {error}")));
-        }
-    }
-    (checked, None)
+/// Checks 10,000 jobs, and returns the first results that are wrong.
+fn wrong(change: impl Fn(&Case) -> Vec<Digest>) -> Vec<String> {
+    let cases = (0..).filter_map(|seed| Some((seed, Case::new(seed)?))).take(10_000);
+    let wrong = cases.filter_map(|(seed, case)| {
+        let error = case.check(&change(&case)).err()?;
+        Some(format!("seed {seed}: {error}"))
+    });
+    wrong.take(4).collect()
 }
 
 /// In random jobs with nested groups, the planted culprit is named, and never an innocent rank.
 #[test]
 fn culprit_is_named() {
-    assert_eq!(check_all(10_000, |case| case.digests.clone()), (10_000, None));
+    let wrong = wrong(|case| case.digests.clone());
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 /// The property notices if the ranks ahead are blamed.
 #[test]
 fn blame_of_those_ahead_is_noticed() {
-    let (_, wrong) = check_all(10_000, |case| {
+    let wrong = wrong(|case| {
         let mut digests = case.digests.clone();
         let groups = digests.iter_mut().flat_map(|digest| &mut digest.groups);
         for launched in groups.flat_map(|group| &mut group.launched) {
@@ -157,35 +151,35 @@ fn blame_of_those_ahead_is_noticed() {
         }
         digests
     });
-    assert!(wrong.is_some());
+    assert!(!wrong.is_empty());
 }
 
 /// The property notices if only the first part of a look counts.
 #[test]
 fn first_part_alone_is_noticed() {
-    let (_, wrong) = check_all(10_000, |case| {
+    let wrong = wrong(|case| {
         let first = case.digests.iter().filter(|digest| digest.part == LookPart::First);
         let parts = [LookPart::First, LookPart::Second];
         let repeat = |digest: &Digest| parts.map(|part| Digest { part, ..digest.clone() });
         first.flat_map(repeat).collect()
     });
-    assert!(wrong.is_some());
+    assert!(!wrong.is_empty());
 }
 
 /// The property notices if launches of an earlier round count.
 #[test]
 fn earlier_round_is_noticed() {
-    let (_, wrong) = check_all(10_000, |case| {
+    let wrong = wrong(|case| {
         let digests = case.digests.iter().cloned();
         digests.map(|digest| Digest { round: ROUND, look: LOOK, ..digest }).collect()
     });
-    assert!(wrong.is_some());
+    assert!(!wrong.is_empty());
 }
 
 /// The property notices if the search stops at the first group with a missing rank.
 #[test]
 fn stop_at_the_first_group_is_noticed() {
-    let (_, wrong) = check_all(10_000, |case| {
+    let wrong = wrong(|case| {
         let mut digests = case.digests.clone();
         digests.retain(|digest| digest.round == ROUND);
         let waits = |group: &&GroupLook| group.launched.iter().any(|l| !l.is_finished);
@@ -197,7 +191,7 @@ fn stop_at_the_first_group_is_noticed() {
         }
         digests
     });
-    assert!(wrong.is_some());
+    assert!(!wrong.is_empty());
 }
 
 /// Prints the time of explanations of both parts of 10,000 digests: of a job, and of hostile nodes.
@@ -251,7 +245,7 @@ fn large_job() -> Vec<Digest> {
         }
         let worker = |rank: &GlobalRank| WorkerLook {
             rank: *rank,
-            activity: Some(Activity::Collective),
+            activity: Some(if node == 9_999 { Activity::Other } else { Activity::Collective }),
             state: Some('S'),
             has_reached_store: Some(true),
             line: Some("all_reduce at train.py:88".to_owned()),
@@ -285,7 +279,7 @@ fn hostile_nodes() -> Vec<Digest> {
             let source = LaunchSource::Records;
             groups.push(GroupLook { name, size: 80_000, source, launched, unanswered: Vec::new() });
         }
-        let part = if node % 2 == 0 { LookPart::First } else { LookPart::Second };
+        let part = LookPart::First;
         let workers = Vec::new();
         digests.push(Digest { round: ROUND, look: LOOK, part, workers, groups, facts: Vec::new() });
     }

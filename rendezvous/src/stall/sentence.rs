@@ -29,8 +29,8 @@ pub(super) fn of(cause: &Cause<'_>, evidence: &Evidence<'_>, own: &Own) -> Strin
             numbered(launch, &evidence.groups[*group])
         ),
         Cause::NoStore { ranks, reached } => without_store(ranks, *reached, own),
-        Cause::Mismatch { group, number, sides } => {
-            mismatch(&evidence.groups[*group], *number, sides, own)
+        Cause::Mismatch { group, number, sides, is_clear } => {
+            mismatch(&evidence.groups[*group], *number, sides, *is_clear, own)
         }
         Cause::Missing { group, ranks, unlisted } => {
             missing(&evidence.groups[*group], ranks, *unlisted, evidence, own)
@@ -187,7 +187,13 @@ fn missing(
     )
 }
 
-fn mismatch(group: &Group<'_>, number: u64, sides: &[Side<'_>], own: &Own) -> String {
+fn mismatch(
+    group: &Group<'_>,
+    number: u64,
+    sides: &[Side<'_>],
+    is_clear: bool,
+    own: &Own,
+) -> String {
     let size = count(u64::from(group.size));
     let place = format!("number {} of the group of {size}", grouped(number));
     let who = |side: &Side<'_>| {
@@ -196,7 +202,7 @@ fn mismatch(group: &Group<'_>, number: u64, sides: &[Side<'_>], own: &Own) -> St
     };
     let [most, rest @ ..] = sides else { return place };
     match rest {
-        [other] if other.count < most.count => format!(
+        [other] if is_clear => format!(
             "{} launched {} as {place}, and {} {} launched {}",
             who(other),
             other.operation,
