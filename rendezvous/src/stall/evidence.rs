@@ -8,9 +8,9 @@ use super::{
 };
 use crate::message::{Activity, DIGEST_GROUPS_MAX, Digest, LaunchSource, LookPart, WorkerLook};
 
-/// The most launches that count: 26 groups for each of 80,000 workers. Further ones are left out, and nobody is
-/// blamed then.
-const LAUNCHES_COUNTED: usize = 1 << 21;
+/// The most launches that count: nine groups for each of 80,000 workers, in both parts. Further ones are left out,
+/// and nobody is blamed then.
+const LAUNCHES_COUNTED: usize = 1_500_000;
 
 /// The most groups of all ranks whose lists are completed. A job has one or two.
 const COMPLETED_GROUPS: usize = 4;
@@ -144,11 +144,13 @@ impl<'a> Evidence<'a> {
     /// in both parts, a group in one of them has gone on.
     fn compare_ras(&mut self) {
         let of_ras = |group: &Group<'_>| group.source == LaunchSource::Ras;
-        let is_in = |part: usize| self.groups.iter().any(|g| of_ras(g) && g.is_in[part]);
+        let is_in =
+            |part: usize| self.groups.iter().any(|g| of_ras(g) && g.highest[part].is_some());
         if self.moved.is_some() || !is_in(0) || !is_in(1) {
             return;
         }
-        let changed = self.groups.iter().position(|g| of_ras(g) && g.is_in != [true; 2]);
+        let is_in_one = |g: &Group<'_>| g.highest.iter().any(Option::is_none);
+        let changed = self.groups.iter().position(|g| of_ras(g) && is_in_one(g));
         self.moved = changed.and_then(|index| {
             let (launch, _) = self.groups[index].counts.last_key_value()?;
             Some((index, *launch))

@@ -18,8 +18,8 @@ pub(super) struct Group<'a> {
     pub(super) counts: BTreeMap<Launch<'a>, u64>,
     /// Ranks that have not answered NCCL, in order.
     pub(super) unanswered: Vec<u32>,
-    /// True if the group was described in the first and in the second part.
-    pub(super) is_in: [bool; 2],
+    /// The highest number in the first and in the second part; `None` if the group is not in it.
+    pub(super) highest: [Option<u64>; 2],
     /// The newest lists of NCCL, which may be incomplete.
     newest: Option<&'a GroupLook>,
     records: Vec<Record<'a>>,
@@ -94,7 +94,7 @@ impl<'a> Group<'a> {
             members: Vec::new(),
             counts: BTreeMap::new(),
             unanswered: Vec::new(),
-            is_in: [false; 2],
+            highest: [None; 2],
             newest: None,
             records: Vec::new(),
         }
@@ -109,8 +109,11 @@ impl<'a> Group<'a> {
         left: &mut usize,
     ) -> bool {
         self.size = self.size.max(look.size);
-        self.is_in[usize::from(part == LookPart::Second)] = true;
-        let is_newest = part == LookPart::Second || !self.is_in[1];
+        let highest =
+            look.launched.iter().map(|launched| launched.number).max().unwrap_or_default();
+        let before = &mut self.highest[usize::from(part == LookPart::Second)];
+        *before = Some(before.map_or(highest, |before| before.max(highest)));
+        let is_newest = part == LookPart::Second || self.highest[1].is_none();
         if self.source == LaunchSource::Ras && is_newest {
             self.newest = Some(look);
         }
@@ -157,6 +160,10 @@ impl<'a> Group<'a> {
             self.unanswered.dedup();
             self.add_unlisted(newest);
             self.finish_lower();
+            let [first, second] = self.highest;
+            if first.is_some() && second.is_some() && first != second {
+                moved = moved.or_else(|| self.counts.keys().next_back().copied());
+            }
         }
         moved
     }
@@ -201,15 +208,19 @@ impl<'a> Group<'a> {
         left.into_iter().filter(|(_, count)| *count > 0).collect()
     }
 
-    /// Completes the only list that leaves out ranks, in a group of all ranks. Returns true if there is one.
+    /// Completes the only list that leaves out ranks, in a group of all ranks, if they wait. Returns true if there is
+    /// one.
     pub(super) fn complete(&mut self) -> bool {
         let mut lists = self.unlisted().into_iter();
         let (Some((launch, unlisted)), None) = (lists.next(), lists.next()) else { return false };
         let known = self.members.len() as u64 + self.unanswered.len() as u64;
-        if self.size > COMPLETED_MAX || unlisted != u64::from(self.size).saturating_sub(known) {
+        if !launch.is_open()
+            || self.size > COMPLETED_MAX
+            || unlisted != u64::from(self.size).saturating_sub(known)
+        {
             return false;
         }
-        let is_confirmed = self.is_in == [true; 2];
+        let is_confirmed = self.highest.iter().all(Option::is_some);
         let mut members = Vec::with_capacity(self.members.len());
         let mut known = self.members.iter().copied().peekable();
         for rank in 0..self.size {

@@ -204,9 +204,10 @@ impl Job {
         self.ranks.iter().any(|rank| rank.is_in_call)
     }
 
-    /// Returns the last launches of all ranks.
-    pub(super) fn launches(&self) -> Vec<Vec<(u64, &'static str, bool)>> {
-        self.ranks.iter().map(|rank| rank.launched.clone()).collect()
+    /// Returns the numbers of the last launches of all ranks. With `has_finished`, it changes also if a rank finishes one.
+    pub(super) fn launches(&self, has_finished: bool) -> Vec<u64> {
+        let launches = self.ranks.iter().flat_map(|rank| &rank.launched);
+        launches.map(|launch| 2 * launch.0 + u64::from(launch.2 && has_finished)).collect()
     }
 
     /// Returns the facts of the coordinator.
@@ -248,8 +249,19 @@ impl Job {
             let looks =
                 (0..self.groups.len()).filter_map(|g| self.look(g, &all, LaunchSource::Ras));
             digests[0].groups.extend(looks.filter(|look| look.launched.len() > 1));
+            digests[0].groups.push(self.total());
         }
         digests
+    }
+
+    /// Returns the number of all collectives, which shows whether any group goes on.
+    fn total(&self) -> GroupLook {
+        let size = self.ranks.len() as u32;
+        let number = self.ranks.iter().flat_map(|rank| &rank.launched).map(|launch| launch.0).sum();
+        let operation = "collective".to_owned();
+        let all = Launched { operation, number, is_finished: true, count: size, ranks: Vec::new() };
+        let (name, source) = (String::new(), LaunchSource::Ras);
+        GroupLook { name, size, source, launched: vec![all], unanswered: Vec::new() }
     }
 
     fn worker(&self, rank: usize) -> WorkerLook {

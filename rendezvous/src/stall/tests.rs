@@ -438,6 +438,19 @@ fn slow_jobs_blame_nobody() {
     let text = "rank 2 on n2 has not launched all_reduce 11 of the group of 4 ranks, which 3 ranks have launched (NCCL \
                 RAS)";
     assert_eq!((explanation.text.as_str(), explanation.rank), (text, None));
+    // A number of all collectives shows what groups without a difference do.
+    let total = |look, number| {
+        let mut all = launched("collective", number, &[]);
+        (all.count, all.is_finished) = (4, true);
+        let mut digest = part(look, 11, LaunchSource::Ras);
+        digest.groups.push(group("", LaunchSource::Ras, 4, vec![all]));
+        digest
+    };
+    let parts = |number| [total(LookPart::First, 1_000), total(LookPart::Second, number)];
+    assert_eq!(explain_stall(&parts(1_000), &own).rank, Some(GlobalRank(2)));
+    let text = "the job is slow, and does not hang: collectives went on within 10 s, such as collective 1,004 of the group \
+                of 4 ranks";
+    assert_eq!(explain_stall(&parts(1_004), &own).text, text);
     // NCCL describes only groups with a difference: the first one has none any more.
     let mut other = part(LookPart::Second, 5, LaunchSource::Ras);
     other.groups[0].name = "h".to_owned();
