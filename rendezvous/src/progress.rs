@@ -182,7 +182,7 @@ impl JobSteps {
 /// Steps that take this many times as long as usual are a stall.
 const STALL_FACTOR: u32 = 10;
 
-/// A pause that is this many times as long as one that came before is a stall.
+/// A pause is a stall if it is this many times as long as all earlier ones.
 const PAUSE_FACTOR: u32 = 2;
 
 /// No stall is shorter: agents report with their keep-alives, and checkpoints of a minute are common.

@@ -1,12 +1,12 @@
-//! Explains why the workers of a job stand still.
+//! Explains why the workers of a job make no progress.
 //!
 //! It is a search in a wait-for graph, as databases search for deadlocks:
 //!
 //! 1. The digests of a look become evidence: the last collective of each rank in each group. If another part of
-//!    the look shows other collectives, the job is slow, and nobody is blamed.
+//!    the look shows other collectives, the job is slow, and no rank is blamed.
 //! 2. A rank that has launched a collective, and not finished it, waits for the ranks of its group that have not
 //!    launched it. These may wait in other groups.
-//! 3. Ranks at the end of such a chain wait for nobody: they are named.
+//! 3. Ranks at the end of such a chain wait for no other rank: they are named.
 //! 4. Without collectives, the stacks of most ranks are compared with those of the others.
 //!
 //! Digests are not trusted. All steps take time in proportion to their number, apart from sorting.
@@ -16,11 +16,16 @@ mod evidence;
 mod facts;
 mod graph;
 mod group;
+mod names;
 mod sentence;
 mod stacks;
 
 #[cfg(test)]
+mod fixture;
+#[cfg(test)]
 mod property_tests;
+#[cfg(test)]
+mod sentence_tests;
 #[cfg(test)]
 mod simulator;
 #[cfg(test)]
@@ -28,10 +33,7 @@ mod tests;
 
 use std::net::IpAddr;
 
-use self::{
-    evidence::{Evidence, Worker},
-    graph::Graph,
-};
+use self::{evidence::Evidence, graph::Graph};
 use crate::{
     ids::{GlobalRank, RoundId},
     message::{Digest, LaunchSource},
@@ -82,7 +84,7 @@ pub enum OwnWait {
     Notice,
 }
 
-/// Says why the workers of a job stand still.
+/// The reason for which the workers of a job make no progress.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Explanation {
     /// A sentence, at most [`STALL_TEXT_MAX`](crate::snapshot::STALL_TEXT_MAX) bytes.
@@ -107,7 +109,9 @@ pub fn explain_stall(digests: &[Digest], own: &Own) -> Explanation {
     let graph = Graph::new(&evidence);
     let (cause, rank) = causes::find(&evidence, &graph, own);
     let mut stopped = evidence.workers.iter().filter(|(_, worker)| worker.stays_stopped());
-    let others_wait = graph.has_waits() || evidence.workers.values().any(Worker::is_in_torch);
+    let is_running = |rank: u32| !evidence.is_stopped(rank);
+    let in_torch = evidence.workers.iter().filter(|(_, worker)| worker.is_in_torch());
+    let others_wait = in_torch.map(|(rank, _)| *rank).chain(graph.waiting()).any(is_running);
     Explanation {
         text: sentence::of(&cause, &evidence, own),
         facts: facts::of(&cause, &evidence, own),

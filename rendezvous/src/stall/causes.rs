@@ -1,4 +1,4 @@
-//! Decides between the causes that the evidence allows. The first one that applies counts.
+//! Decides between the causes that the evidence allows, in a fixed order.
 
 use std::cmp::Reverse;
 
@@ -121,8 +121,8 @@ fn mismatch<'a>(evidence: &Evidence<'a>, graph: &Graph) -> Found<'a> {
     Some((Cause::Mismatch { group: index, number, sides, is_clear }, blamed))
 }
 
-/// Finds ranks for which others wait, and which are in no collective. With `is_sure`, only those that cannot be in
-/// one that is not known.
+/// Finds ranks for which others wait, and which are in no collective. With `is_sure`, ranks that may be in an
+/// unknown collective are left out.
 fn missing<'a>(evidence: &Evidence<'a>, graph: &Graph, is_sure: bool) -> Found<'a> {
     if is_sure && evidence.has_hidden_waits {
         return None;
@@ -223,7 +223,7 @@ fn unfinished<'a>(evidence: &Evidence<'a>, graph: &Graph) -> Found<'a> {
 /// The largest group whose unknown members are listed.
 const UNKNOWN_OF_MAX: u32 = 1 << 20;
 
-/// Returns the group with the most waiting ranks of those that `select` accepts. Numbers of NCCL come first.
+/// Returns the group with the most waiting ranks, among the groups that `select` accepts. Numbers of NCCL come first.
 fn largest<'a, T>(
     evidence: &Evidence<'a>,
     select: impl Fn(usize, &Group<'a>) -> Option<T>,
@@ -283,7 +283,7 @@ impl Cause<'_> {
     }
 }
 
-/// Returns true if both parts of the look show what the sentence says.
+/// Returns true if both parts of the look show the cause.
 pub(super) fn is_unchanged(cause: &Cause<'_>, evidence: &Evidence<'_>) -> bool {
     let unchanged = |rank: &u32| evidence.workers.get(rank).is_some_and(Worker::is_unchanged);
     match cause.group(evidence) {

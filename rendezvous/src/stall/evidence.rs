@@ -8,9 +8,9 @@ use super::{
 };
 use crate::message::{Activity, DIGEST_GROUPS_MAX, Digest, LaunchSource, LookPart, WorkerLook};
 
-/// The most launches that count: nine groups for each of 80,000 workers, in both parts. Further ones are left out,
-/// and nobody is blamed then.
-const LAUNCHES_COUNTED: usize = 1_500_000;
+/// The most launches that count: eight groups for each of 80,000 workers, in both parts. Further ones are left out,
+/// and no rank is blamed then.
+const LAUNCHES_COUNTED: usize = 1_280_000;
 
 /// The most groups of all ranks whose lists are completed. A job has one or two.
 const COMPLETED_GROUPS: usize = 4;

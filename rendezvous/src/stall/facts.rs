@@ -4,7 +4,7 @@ use super::{
     Own,
     causes::Cause,
     evidence::Evidence,
-    sentence::{cut, stack_file},
+    names::{cut, stack_file},
 };
 use crate::{message::LINE_MAX, snapshot::STALL_FACTS_MAX};
 

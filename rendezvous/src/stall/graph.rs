@@ -17,7 +17,7 @@ pub(super) struct Graph {
     pub(super) waits: Vec<Waits>,
     /// Ranks and the groups in which they wait, in order.
     waiting: Vec<(u32, usize)>,
-    /// Ranks that are in a collective which does not need those that are missing, in order.
+    /// Ranks that are in an earlier collective of a group than the highest one, in order.
     behind: Vec<u32>,
 }
 
@@ -70,9 +70,9 @@ impl Graph {
         self.behind.binary_search(&rank).is_ok() || self.waits_of(rank).next().is_some()
     }
 
-    /// Returns true if any rank is in a collective.
-    pub(super) fn has_waits(&self) -> bool {
-        !self.waiting.is_empty()
+    /// Returns the ranks that wait, those of several groups repeatedly.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = u32> {
+        self.waiting.iter().map(|(rank, _)| *rank)
     }
 
     /// Returns the missing ranks of a group that are in no collective.

@@ -168,7 +168,7 @@ impl<'a> Group<'a> {
         moved
     }
 
-    /// Takes all collectives but the highest one as finished: NCCL does not say it, and ranks launch the next one
+    /// Takes all collectives but the highest one as finished: NCCL does not report it, and ranks launch the next one
     /// after that.
     fn finish_lower(&mut self) {
         let highest = self.counts.keys().next_back().map_or(0, |launch| launch.number);

@@ -1,6 +1,6 @@
 //! Plants faults in random jobs: the culprit is named, and never an innocent rank.
 
-use std::time::Instant;
+use std::{cell::Cell, time::Instant};
 
 use super::{
     Explanation, Own, RankedNode, explain_stall,
@@ -25,7 +25,7 @@ struct Case {
 }
 
 impl Case {
-    /// Returns a job that stands still, or that is slow; `None` if its fault stops nobody.
+    /// Returns a job that is stuck or slow; `None` if its fault has no effect.
     fn new(seed: u64) -> Option<Self> {
         let mut random = Jitter::new(seed);
         let has_records = draw(&mut random, 3) > 0;
@@ -45,7 +45,7 @@ impl Case {
             // The second part is later.
             job.steps(&mut random, steps);
             digests.extend(part(&job, LookPart::First));
-            // NCCL does not say which collectives are finished.
+            // NCCL does not report which collectives are finished.
             let before = job.launches(has_records);
             let steps = 1 + draw(&mut random, 20);
             job.steps(&mut random, steps);
@@ -82,7 +82,7 @@ impl Case {
             Fault::Stops { rank, .. } => named == [rank] && blamed == Some(rank),
             Fault::Calls { rank, call } => {
                 let group = &self.job.groups[self.job.ranks[rank].calls[call].0];
-                // If the others have passed it, nobody knows any more what they have called.
+                // If the others have passed it, it is not known any more what they have called.
                 let is_lost = text.contains("launched but not finished") && blamed.is_none();
                 let is_tie = text.starts_with("as number ") && blamed.is_none();
                 (named == [rank] && (blamed == Some(rank) || is_lost))
@@ -135,8 +135,20 @@ fn wrong(change: impl Fn(&Case) -> Vec<Digest>) -> Vec<String> {
 /// In random jobs with nested groups, the planted culprit is named, and never an innocent rank.
 #[test]
 fn culprit_is_named() {
-    let wrong = wrong(|case| case.digests.clone());
+    let counts: [Cell<u32>; 5] = Default::default();
+    let wrong = wrong(|case| {
+        let kind = match case.job.fault {
+            Fault::Stops { .. } => 0,
+            Fault::Calls { .. } => 1,
+            Fault::Swaps { .. } => 2,
+            Fault::Network { .. } => 3,
+            Fault::Slow => 4,
+        };
+        counts[kind].set(counts[kind].get() + 1);
+        case.digests.clone()
+    });
     assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(counts.iter().all(|count| count.get() > 100), "each fault is frequent: {counts:?}");
 }
 
 /// The property notices if the ranks ahead are blamed.
@@ -193,25 +205,34 @@ fn stop_at_the_first_group_is_noticed() {
     assert!(!wrong.is_empty());
 }
 
-/// Prints the time of explanations of both parts of 10,000 digests: of a job, and of hostile nodes.
+/// Prints the time to explain both parts of a look at 80,000 workers of 10,000 nodes.
 #[test]
 #[ignore = "a measurement"]
+fn time_of_large_job() {
+    print_time(&large_job());
+}
+
+/// Prints the time to explain 10,000 digests of hostile nodes.
+#[test]
+#[ignore = "a measurement"]
+fn time_of_hostile_nodes() {
+    print_time(&hostile_nodes());
+}
+
 #[expect(clippy::print_stderr, clippy::disallowed_methods, reason = "a measurement")]
-fn time_of_ten_thousand_digests() {
-    for (name, digests) in [("job", large_job()), ("hostile nodes", hostile_nodes())] {
-        let node = |index: u32| RankedNode {
-            host: format!("n{index}"),
-            first: GlobalRank(8 * index),
-            workers: 8,
-            logs: None,
-        };
-        let nodes = (0..10_000).map(node).collect();
-        let own = Own { round: ROUND, look: LOOK, nodes, ..Own::default() };
-        let begin = Instant::now();
-        let explanation = explain_stall(&digests, &own);
-        let time = Instant::now() - begin;
-        eprintln!("{name}: {} digests in {time:?}: {}", digests.len(), explanation.text);
-    }
+fn print_time(digests: &[Digest]) {
+    let node = |index: u32| RankedNode {
+        host: format!("n{index}"),
+        first: GlobalRank(8 * index),
+        workers: 8,
+        logs: None,
+    };
+    let nodes = (0..10_000).map(node).collect();
+    let own = Own { round: ROUND, look: LOOK, nodes, ..Own::default() };
+    let begin = Instant::now();
+    let explanation = explain_stall(digests, &own);
+    let time = Instant::now() - begin;
+    eprintln!("{} digests in {time:?}: {}", digests.len(), explanation.text);
 }
 
 /// Returns the digests of 80,000 workers in tensor, data and pipeline groups, which all wait for the last one.

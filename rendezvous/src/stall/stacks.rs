@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use super::{
     Own,
     evidence::{Evidence, Worker},
-    sentence::{Ranks, stack_file},
+    names::{Ranks, stack_file},
 };
 use crate::message::Activity;
 
