@@ -21,14 +21,6 @@ mod sentence;
 mod stacks;
 
 #[cfg(test)]
-mod fixture;
-#[cfg(test)]
-mod property_tests;
-#[cfg(test)]
-mod sentence_tests;
-#[cfg(test)]
-mod simulator;
-#[cfg(test)]
 mod tests;
 
 use std::net::IpAddr;

@@ -23,7 +23,8 @@ pub(super) enum Cause<'a> {
     /// The first side is right if `is_clear`.
     Mismatch { group: usize, number: u64, sides: Vec<Side<'a>>, is_clear: bool },
     /// Ranks in no collective have not launched one in which others wait. `unlisted` more have not either.
-    Missing { group: usize, ranks: Vec<u32>, unlisted: u64 },
+    /// If some are stopped, only these are named.
+    Missing { group: usize, ranks: Vec<u32>, unlisted: u64, is_stopped: bool },
     /// Ranks between which data is sent wait for others, which are in no collective.
     NoPartner { group: usize, ranks: Vec<u32> },
     /// Ranks are stopped in the middle of a collective, which others have launched too.
@@ -137,7 +138,7 @@ fn missing<'a>(evidence: &Evidence<'a>, graph: &Graph, is_sure: bool) -> Found<'
         (waits.is_stuck && !ranks.is_empty()).then_some(ranks)
     };
     // A collective shows more than data that is sent between two ranks.
-    if let Some((index, ranks)) =
+    if let Some((index, mut ranks)) =
         largest(evidence, |index, _| graph.waits[index].top.and_then(|_| ends(index)))
     {
         let group = &evidence.groups[index];
@@ -150,8 +151,13 @@ fn missing<'a>(evidence: &Evidence<'a>, graph: &Graph, is_sure: bool) -> Found<'
             let waiters = group.members.iter().filter(|m| m.launch.number == top);
             is_confirmed(group, *rank) && waiters.clone().any(|m| m.is_confirmed)
         };
+        let stopped: Vec<_> = ranks.iter().copied().filter(|r| evidence.is_stopped(*r)).collect();
+        let is_stopped = !stopped.is_empty();
+        if is_stopped {
+            ranks = stopped;
+        }
         let blamed = ranks.first().copied().filter(|r| is_sure && is_minority && is_seen(r));
-        return Some((Cause::Missing { group: index, ranks, unlisted }, blamed));
+        return Some((Cause::Missing { group: index, ranks, unlisted, is_stopped }, blamed));
     }
     let (group, ranks) = largest(evidence, |index, _| ends(index))?;
     Some((Cause::NoPartner { group, ranks }, None))
@@ -285,10 +291,12 @@ impl Cause<'_> {
 
 /// Returns true if both parts of the look show the cause.
 pub(super) fn is_unchanged(cause: &Cause<'_>, evidence: &Evidence<'_>) -> bool {
-    let unchanged = |rank: &u32| evidence.workers.get(rank).is_some_and(Worker::is_unchanged);
-    match cause.group(evidence) {
-        _ if !evidence.has_both_parts => false,
-        Some(group) => group.members.iter().any(|member| member.is_confirmed),
-        None => cause.named().iter().all(unchanged),
+    match (cause, cause.group(evidence)) {
+        (_, Some(group)) => group.members.iter().any(|member| member.is_confirmed),
+        (Cause::NoStore { ranks, .. }, None) => {
+            let worker = |rank| evidence.workers.get(rank);
+            ranks.iter().all(|rank| worker(rank).is_some_and(Worker::stays_without_store))
+        }
+        (_, None) => false,
     }
 }

@@ -25,8 +25,6 @@ pub(super) struct Evidence<'a> {
     pub(super) moved: Option<(usize, Launch<'a>)>,
     /// True if a rank may wait in a group whose lists do not contain it.
     pub(super) has_hidden_waits: bool,
-    /// True if digests of both parts were received.
-    pub(super) has_both_parts: bool,
     /// The ranks that have launched a collective, in order.
     launched: Vec<u32>,
 }
@@ -58,11 +56,6 @@ impl Worker<'_> {
         matches!(self.look.activity, Some(Activity::Collective | Activity::Wait))
     }
 
-    /// Returns true if both parts of the look show the same.
-    pub(super) fn is_unchanged(&self) -> bool {
-        self.first.is_some() && self.first == self.second
-    }
-
     /// Returns true if it had no connection to the store in both parts.
     pub(super) fn stays_without_store(&self) -> bool {
         let is_without = |look: &WorkerLook| look.has_reached_store == Some(false);
@@ -82,10 +75,8 @@ impl<'a> Evidence<'a> {
         let world_size = own.world_size();
         let mut indices = HashMap::new();
         let mut left = LAUNCHES_COUNTED;
-        let mut has_part = [false; 2];
         let of_look = |digest: &&Digest| (digest.round, digest.look) == (own.round, own.look);
         for digest in digests.iter().filter(of_look) {
-            has_part[usize::from(digest.part == LookPart::Second)] = true;
             evidence.has_hidden_waits |= digest.groups.len() >= DIGEST_GROUPS_MAX;
             evidence.add_workers(digest, world_size);
             for group in &digest.groups {
@@ -99,7 +90,6 @@ impl<'a> Evidence<'a> {
                 evidence.has_hidden_waits |= !is_whole;
             }
         }
-        evidence.has_both_parts = has_part == [true; 2];
         evidence.merge_groups(world_size);
         evidence.compare_ras();
         evidence

@@ -29,8 +29,26 @@ pub(super) fn of(cause: &Cause<'_>, evidence: &Evidence<'_>, own: &Own) -> Strin
         Cause::Mismatch { group, number, sides, is_clear } => {
             mismatch(&evidence.groups[*group], *number, sides, *is_clear, own)
         }
-        Cause::Missing { group, ranks, unlisted } => {
-            missing(&evidence.groups[*group], ranks, *unlisted, evidence, own)
+        Cause::Missing { group, ranks, is_stopped: true, .. } => {
+            let who = Ranks::new(ranks, own);
+            let verb = who.verb("has", "have");
+            let launch = missed(&evidence.groups[*group]);
+            format!("{} stopped, and {verb} not launched {launch}", who.with("is", "are"))
+        }
+        Cause::Missing { group, ranks, unlisted, .. } => {
+            let who = Ranks::with_unlisted(ranks, *unlisted, own);
+            let worker = |rank| evidence.workers.get(rank);
+            let in_torch = ranks.iter().all(|rank| worker(rank).is_some_and(Worker::is_in_torch));
+            let waits = if in_torch {
+                format!(
+                    "; {} in another one, which is not known",
+                    who.verb("it waits", "they wait")
+                )
+            } else {
+                String::new()
+            };
+            let launch = missed(&evidence.groups[*group]);
+            format!("{} not launched {launch}{waits}", who.with("has", "have"))
         }
         Cause::NoPartner { group, ranks } => {
             let group = &evidence.groups[*group];
@@ -152,36 +170,12 @@ fn without_store(ranks: &[u32], reached: u64, own: &Own) -> String {
     )
 }
 
-fn missing(
-    group: &Group<'_>,
-    ranks: &[u32],
-    unlisted: u64,
-    evidence: &Evidence<'_>,
-    own: &Own,
-) -> String {
+/// Returns the collective in which ranks wait, and their number.
+fn missed(group: &Group<'_>) -> String {
     let launch = top(group);
     let launched = group.count(|other| other.number >= launch.number);
-    let which = count(launched);
     let have = if launched == 1 { "has" } else { "have" };
-    let tail = format!("{}, which {which} {have} launched", numbered(&launch, group));
-    let stopped: Vec<_> = ranks.iter().copied().filter(|rank| evidence.is_stopped(*rank)).collect();
-    if stopped.is_empty() {
-        let who = Ranks::with_unlisted(ranks, unlisted, own);
-        let in_torch = |rank: &u32| evidence.workers.get(rank).is_some_and(Worker::is_in_torch);
-        let waits = if ranks.iter().all(in_torch) {
-            format!("; {} in another one, which is not known", who.verb("it waits", "they wait"))
-        } else {
-            String::new()
-        };
-        return format!("{} not launched {tail}{waits}", who.with("has", "have"));
-    }
-    // The others may go on when it does.
-    let who = Ranks::new(&stopped, own);
-    format!(
-        "{} stopped, and {} not launched {tail}",
-        who.with("is", "are"),
-        who.verb("has", "have")
-    )
+    format!("{}, which {} {have} launched", numbered(&launch, group), count(launched))
 }
 
 fn mismatch(

@@ -1,11 +1,11 @@
 //! Builds digests for tests.
 
-use super::{Own, RankedNode, explain_stall};
 use crate::{
     ids::{GlobalRank, Round, RoundId, Term},
     message::{
         Activity, Digest, GroupLook, LISTED_RANKS_MAX, LaunchSource, Launched, LookPart, WorkerLook,
     },
+    stall::{Own, RankedNode, explain_stall},
 };
 
 pub(super) const ROUND: RoundId = RoundId { term: Term(1), round: Round(3) };

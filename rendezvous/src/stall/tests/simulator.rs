@@ -1,10 +1,10 @@
 //! Simulates the collectives of nested groups, until nothing moves.
 
-use super::{Own, RankedNode};
 use crate::{
     ids::{GlobalRank, Round, RoundId, Term},
     jitter::Jitter,
     message::{Activity, Digest, GroupLook, LaunchSource, Launched, LookPart, WorkerLook},
+    stall::{Own, RankedNode},
 };
 
 /// The round and the look of all digests.

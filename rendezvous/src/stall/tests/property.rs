@@ -2,10 +2,7 @@
 
 use std::{cell::Cell, time::Instant};
 
-use super::{
-    Explanation, Own, RankedNode, explain_stall,
-    simulator::{Fault, Job, LOOK, ROUND, draw},
-};
+use super::simulator::{Fault, Job, LOOK, ROUND, draw};
 use crate::{
     ids::{GlobalRank, Round, RoundId},
     jitter::Jitter,
@@ -13,6 +10,7 @@ use crate::{
         Activity, DIGEST_GROUPS_MAX, Digest, GroupLook, LaunchSource, Launched, LookPart,
         WorkerLook,
     },
+    stall::{Explanation, Own, RankedNode, explain_stall},
 };
 
 /// A look at a job, and the fault in it.

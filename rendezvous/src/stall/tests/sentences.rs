@@ -1,7 +1,11 @@
 //! Tests the sentence of each rule, word by word.
 
-use super::{fixture::*, *};
-use crate::message::{Activity, Launched, WorkerLook};
+use super::fixture::*;
+use crate::{
+    ids::GlobalRank,
+    message::{Activity, Digest, LaunchSource, Launched, WorkerLook},
+    stall::{OwnWait, explain_stall},
+};
 
 /// A rank that has not launched what all others have is named, with what it does and the facts of its node.
 #[test]
@@ -335,4 +339,15 @@ fn kernel_states_are_compared() {
     assert_eq!(explain(vec![digest(Vec::new(), looks)], &own), (text.to_owned(), None));
     let text = "nothing is known of the workers, except that they run";
     assert_eq!(explain(Vec::new(), &own), (text.to_owned(), None));
+}
+
+/// Of several missing ranks, those that are stopped are named.
+#[test]
+fn stopped_ranks_come_first() {
+    let own = own(&[("n0", 4)]);
+    let lists = vec![launched("all_reduce", 8, &[0, 1]), finished("all_reduce", 7, &[2, 3])];
+    let digests = vec![digest(vec![records("g", 4, lists)], vec![stopped(3)])];
+    let text = "rank 3 is stopped, and has not launched all_reduce 8 of the group of 4 ranks, which 2 ranks have \
+                launched (records of torch; unchanged after 10 s)";
+    assert_eq!(explain(digests, &own), (text.to_owned(), Some(3)));
 }
