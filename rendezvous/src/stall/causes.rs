@@ -8,7 +8,7 @@ use super::{
     graph::Graph,
     group::{Group, Launch},
 };
-use crate::message::LaunchSource;
+use crate::message::{Activity, LaunchSource};
 
 /// The cause of a stall. Groups are indices of the evidence.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ pub(super) fn find<'a>(
         .or_else(|| missing(evidence, graph, false))
         .or_else(|| unanswered(evidence))
         .or_else(|| unknown(evidence, graph, own))
-        .or_else(|| Some(graph.cycle()).filter(|c| !c.is_empty()).map(|c| (Cause::Cycle(c), None)))
+        .or_else(|| cycle(evidence, graph))
         .or_else(|| unfinished(evidence, graph))
         .unwrap_or((Cause::NoCounts, None))
 }
@@ -196,6 +196,27 @@ fn unknown<'a>(evidence: &Evidence<'a>, graph: &Graph, own: &Own) -> Found<'a> {
         ranks.extend((0..group.size).filter(|rank| group.member(*rank).is_none()));
     }
     Some((Cause::Unknown { group: index, ranks }, None))
+}
+
+/// Finds ranks that wait for each other. A rank may launch a collective and go on without it, and then others wait
+/// for that rank. So a rank that runs outside of `torch.distributed` is named first, if most ranks are in it.
+fn cycle<'a>(evidence: &Evidence<'a>, graph: &Graph) -> Found<'a> {
+    let cycle = Some(graph.cycle()).filter(|cycle| !cycle.is_empty())?;
+    let workers = || evidence.workers.values();
+    let runs = |worker: &Worker<'_>| worker.look.activity == Some(Activity::Other);
+    let is_minority =
+        workers().filter(|w| runs(w)).count() < workers().filter(|w| w.is_in_torch()).count();
+    let running = largest(evidence, |index, _| {
+        let is_running = |rank: &u32| evidence.workers.get(rank).is_some_and(runs);
+        let waits = &graph.waits[index];
+        let missing = waits.missing.iter().copied().filter(is_running);
+        Some(missing.collect::<Vec<_>>()).filter(|ranks| waits.top.is_some() && !ranks.is_empty())
+    });
+    let cause = match running.filter(|_| is_minority) {
+        Some((group, ranks)) => Cause::Missing { group, ranks, unlisted: 0, is_stopped: false },
+        None => Cause::Cycle(cycle),
+    };
+    Some((cause, None))
 }
 
 /// Finds a collective that all ranks of a group have launched.

@@ -211,6 +211,9 @@ impl<'a> Group<'a> {
     /// Completes the only list that leaves out ranks, in a group of all ranks, if they wait. Returns true if there is
     /// one.
     pub(super) fn complete(&mut self) -> bool {
+        if self.source == LaunchSource::Records {
+            return false;
+        }
         let mut lists = self.unlisted().into_iter();
         let (Some((launch, unlisted)), None) = (lists.next(), lists.next()) else { return false };
         let known = self.members.len() as u64 + self.unanswered.len() as u64;

@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, time::Instant};
 
-use super::simulator::{Fault, Job, LOOK, ROUND, draw};
+use super::simulator::{ASYNCHRONOUS, Fault, Job, LOOK, ROUND, draw};
 use crate::{
     ids::{GlobalRank, Round, RoundId},
     jitter::Jitter,
@@ -77,14 +77,23 @@ impl Case {
         let blamed = rank.map(|rank| rank.0 as usize);
         let named = subject(text);
         let is_right = match self.job.fault {
-            Fault::Stops { rank, .. } => named == [rank] && blamed == Some(rank),
+            Fault::Stops { rank, .. } => {
+                // It may have launched a collective for which it does not wait. Then only its stack shows it.
+                let is_hidden = self.job.is_open(rank) && blamed.is_none();
+                named == [rank] && (blamed == Some(rank) || is_hidden)
+            }
             Fault::Calls { rank, call } => {
                 let group = &self.job.groups[self.job.ranks[rank].calls[call].0];
-                // If the others have passed it, it is not known any more what they have called.
-                let is_lost = text.contains("launched but not finished") && blamed.is_none();
-                let is_tie = text.starts_with("as number ") && blamed.is_none();
-                (named == [rank] && (blamed == Some(rank) || is_lost))
-                    || (is_tie && group.len() == 2 && group.iter().all(|r| has_named(text, *r)))
+                // If the others have passed it, it is not known any more what they have called. NCCL does not
+                // report that the culprit has not finished it.
+                let is_passed = text.contains("launched but not finished")
+                    || !self.has_records && text.contains("it waits in another one");
+                let is_lost = is_passed && blamed.is_none();
+                // Two ranks may be at that number, and the others have gone on without it.
+                let is_pair = group.len() == 2 || text.contains(ASYNCHRONOUS);
+                let is_tie = text.starts_with("as number ") && text.matches("rank ").count() == 2;
+                let is_even = is_tie && is_pair && has_named(text, rank) && blamed.is_none();
+                (named == [rank] && (blamed == Some(rank) || is_lost)) || is_even
             }
             Fault::Swaps { rank, .. } => {
                 let is_whole = !text.contains("in a chain of");

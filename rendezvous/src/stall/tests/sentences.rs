@@ -351,3 +351,21 @@ fn stopped_ranks_come_first() {
                 launched (records of torch; unchanged after 10 s)";
     assert_eq!(explain(digests, &own), (text.to_owned(), Some(3)));
 }
+
+/// A rank may launch a collective and go on without it. If others wait for it, its stack shows that it does not wait.
+#[test]
+fn running_rank_in_a_cycle_is_named() {
+    let own = own(&[("n0", 3)]);
+    let groups = vec![
+        records("a", 3, vec![launched("all_reduce", 5, &[0]), finished("all_reduce", 4, &[1, 2])]),
+        records("b", 3, vec![launched("barrier", 3, &[1, 2]), finished("barrier", 2, &[0])]),
+    ];
+    let looks = vec![
+        worker(0, Activity::Other, "load_batch at data.py:88"),
+        worker(1, Activity::Collective, "barrier at t.py:7"),
+        worker(2, Activity::Collective, "barrier at t.py:7"),
+    ];
+    let text = "rank 0 has not launched barrier 3 of the group of 3 ranks, which 2 ranks have launched (records of torch; \
+                unchanged after 10 s)";
+    assert_eq!(explain(vec![digest(groups, looks)], &own), (text.to_owned(), None));
+}

@@ -18,6 +18,9 @@ const OTHER: &str = "barrier";
 /// The one operation that its lowest rank finishes alone.
 const ONE_SIDED: &str = "broadcast";
 
+/// The one operation that a rank launches, and does not wait for.
+pub(super) const ASYNCHRONOUS: &str = "reduce_scatter";
+
 /// A planted fault.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Fault {
@@ -90,10 +93,11 @@ impl Job {
             kinds_of_groups.push(of_kind);
         }
         let mut ranks = vec![Rank::default(); size];
-        let operations = ["all_reduce [4] float", "all_gather", "all_to_all", ONE_SIDED];
+        let operations =
+            ["all_reduce [4] float", "all_gather", "all_to_all", ASYNCHRONOUS, ONE_SIDED];
         for _ in 0..4 + draw(random, 10) {
             let kind = draw(random, kinds_of_groups.len());
-            let operation = operations[draw(random, if has_one_sided { 4 } else { 3 })];
+            let operation = operations[draw(random, if has_one_sided { 5 } else { 4 })];
             for group in &kinds_of_groups[kind] {
                 if draw(random, 5) > 0 {
                     for rank in &groups[*group] {
@@ -171,7 +175,8 @@ impl Job {
             }
             let rank = &mut self.ranks[rank];
             rank.launched[group] = (rank.launched[group].0 + 1, operation, false);
-            rank.is_in_call = true;
+            rank.is_in_call = operation != ASYNCHRONOUS;
+            rank.made += usize::from(!rank.is_in_call);
             return true;
         }
         if !self.can_finish(rank, group, operation) {
@@ -185,7 +190,11 @@ impl Job {
 
     fn can_finish(&self, rank: usize, group: usize, operation: &str) -> bool {
         let number = self.ranks[rank].launched[group].0;
-        if self.fault == (Fault::Network { group, number }) {
+        // Each collective of a group waits for the one before it.
+        if let Fault::Network { group: stuck, number: first } = self.fault
+            && stuck == group
+            && number >= first
+        {
             return false;
         }
         let has_called = |other: &usize| {
@@ -208,6 +217,13 @@ impl Job {
     pub(super) fn launches(&self, has_finished: bool) -> Vec<u64> {
         let launches = self.ranks.iter().flat_map(|rank| &rank.launched);
         launches.map(|launch| 2 * launch.0 + u64::from(launch.2 && has_finished)).collect()
+    }
+
+    /// Returns true if a collective that the rank has launched is not finished by all others.
+    pub(super) fn is_open(&self, rank: usize) -> bool {
+        let launched = self.ranks[rank].launched.iter().enumerate();
+        let mut open = launched.filter(|(_, (_, operation, _))| *operation == ASYNCHRONOUS);
+        open.any(|(group, (_, operation, _))| !self.can_finish(rank, group, operation))
     }
 
     /// Returns the facts of the coordinator.
@@ -278,6 +294,8 @@ impl Job {
         let mut launched: Vec<Launched> = Vec::new();
         for rank in ranks.iter().filter(|rank| self.groups[group].contains(rank)) {
             let (number, operation, is_finished) = self.ranks[*rank].launched[group];
+            let is_finished = is_finished
+                || operation == ASYNCHRONOUS && self.can_finish(*rank, group, operation);
             let is_finished = is_finished && source == LaunchSource::Records;
             let same = launched.iter_mut().find(|other| {
                 (other.number, other.operation.as_str(), other.is_finished)
