@@ -341,7 +341,7 @@ fn kernel_states_are_compared() {
     assert_eq!(explain(Vec::new(), &own), (text.to_owned(), None));
 }
 
-/// Of several missing ranks, those that are stopped are named.
+/// If some of the missing ranks are stopped, only these are named.
 #[test]
 fn stopped_ranks_come_first() {
     let own = own(&[("n0", 4)]);
