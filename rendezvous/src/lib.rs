@@ -55,8 +55,10 @@ pub mod saved_steps;
 pub mod settings;
 mod shared_settings;
 pub mod snapshot;
+pub mod stall;
 mod table;
 pub mod training;
 pub mod voter_count;
 
 pub use machine::Rendezvous;
+pub use progress::stall_limit;
