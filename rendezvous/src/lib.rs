@@ -56,6 +56,7 @@ pub mod settings;
 mod shared_settings;
 pub mod snapshot;
 pub mod stall;
+mod stalled_round;
 mod table;
 pub mod training;
 pub mod voter_count;

@@ -9,6 +9,7 @@
 //! The modules below have the conditions and steps of each phase.
 
 mod accepting;
+mod accounting;
 mod assignment;
 mod closing;
 mod departing;
@@ -28,6 +29,7 @@ mod refused_clients;
 mod regathering;
 mod registering;
 mod running;
+mod stalling;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -451,6 +453,7 @@ impl Rendezvous {
         if mem::take(&mut self.has_news) {
             self.sync_all();
         }
+        self.follow_stall(now);
         self.send_new_guidance(now);
         self.follow_phase(now);
     }

@@ -12,6 +12,7 @@ use crate::{
     notice_phase::NoticePhase,
     owner_checks::OwnerChecks,
     saved_steps::SavedSteps,
+    stalled_round::StalledRound,
 };
 
 /// The phase of a rendezvous.
@@ -94,6 +95,8 @@ pub(crate) struct Running {
     pub(crate) checks: Option<OwnerChecks>,
     /// The newest notice, if there was one.
     pub(crate) notice: Option<NoticePhase>,
+    /// The stall of its workers, while they make no progress.
+    pub(crate) stall: Option<StalledRound>,
     /// The steps that members have saved in this round.
     pub(crate) saved: SavedSteps<NodeId>,
 }

@@ -204,6 +204,7 @@ impl Rendezvous {
             waiting_since: None,
             checks: None,
             notice: None,
+            stall: None,
             saved: SavedSteps::default(),
         }));
         for id in &placed {

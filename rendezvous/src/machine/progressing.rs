@@ -35,6 +35,7 @@ impl Rendezvous {
         if let Some(progress) = self.progress(now) {
             self.record_progress(now, &progress);
         }
+        self.follow_stall(now);
     }
 
     /// Returns the training step of the newest round, if any is known.

@@ -153,8 +153,8 @@ impl Rendezvous {
         running: &Running,
         shared: SharedSettings,
     ) -> Option<Instant> {
-        let notice = self.notice_deadline(running);
-        [self.voluntary_at(running, shared), self.calms_down_at(running), notice]
+        let (notice, stall) = (self.notice_deadline(running), self.stall_deadline());
+        [self.voluntary_at(running, shared), self.calms_down_at(running), notice, stall]
             .into_iter()
             .flatten()
             .min()
@@ -196,6 +196,7 @@ impl Rendezvous {
         verdict: Option<PendingVerdict>,
     ) {
         self.record_abandoned_phase(now);
+        self.end_stall(now, None);
         if let Some(group) = self.phase.take_group() {
             info!(
                 round = %group.round, nodes = group.size, reason = reason.kind(),

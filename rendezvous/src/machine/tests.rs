@@ -23,4 +23,5 @@ mod persistence;
 mod progressing;
 mod recovery;
 mod scripts;
+mod stalling;
 mod units;

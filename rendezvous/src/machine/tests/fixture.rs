@@ -369,11 +369,14 @@ impl Fixture {
         did
     }
 
-    /// Returns true if only the time account has changed, which is stored at intervals.
+    /// Returns true if only the time account and the longest pauses have changed, which are stored at intervals.
     fn is_of_account(&self, job_state: &JobState) -> bool {
         let JobState { time, restarts, .. } = self.job_state.clone();
+        let mut training = job_state.training.clone();
+        training.longest_pause = self.job_state.training.longest_pause;
+        training.first_step = self.job_state.training.first_step;
         *job_state != self.job_state
-            && JobState { time, restarts, ..job_state.clone() } == self.job_state
+            && JobState { time, restarts, training, ..job_state.clone() } == self.job_state
     }
 
     fn shorten(&mut self, effect: Effect) -> Did {
