@@ -41,6 +41,7 @@ pub mod incomplete;
 pub mod jitter;
 pub mod known_job;
 pub mod limits;
+mod looking;
 mod machine;
 pub mod member_reports;
 mod memory;

@@ -19,6 +19,7 @@ mod gathering;
 mod handing_over;
 mod journal;
 mod keeping;
+mod looking;
 mod memory_status;
 mod memory_striking;
 mod noticing;
@@ -104,7 +105,9 @@ pub struct Rendezvous {
     last_request: Option<Instant>,
     /// True if another one is requested, but not yet passed on.
     is_save_due: bool,
-    /// True if members must still receive a change of the notice.
+    /// The number of looks at workers so far.
+    looks: u64,
+    /// True if members must still receive a change of the notice or of the look.
     has_guidance: bool,
     keeping: Keeping,
 }
@@ -177,6 +180,7 @@ impl Rendezvous {
             has_given_notice: false,
             last_request: None,
             is_save_due: false,
+            looks: 0,
             has_guidance: false,
             keeping: Keeping::default(),
         };
@@ -228,7 +232,10 @@ impl Rendezvous {
     pub fn handle_message(&mut self, now: Instant, from: Peer, message: FromNode) {
         let is_routine = matches!(
             message,
-            FromNode::KeepAlive { .. } | FromNode::Progress { .. } | FromNode::MemoryReport(_)
+            FromNode::KeepAlive { .. }
+                | FromNode::Progress { .. }
+                | FromNode::MemoryReport(_)
+                | FromNode::Digest(_)
         );
         let goes_on = if is_routine { self.begin_routine(now) } else { self.begin(now) };
         if !goes_on {
@@ -273,8 +280,10 @@ impl Rendezvous {
                 self.handle_memory_report(now, &from.node, report);
                 return;
             }
-            // The machine does not use it yet.
-            FromNode::Digest(_) => return,
+            FromNode::Digest(digest) => {
+                self.handle_digest(&from.node, digest);
+                return;
+            }
             FromNode::CheckOwners(asked) => {
                 self.check_owners(&from.node, &asked);
                 return;

@@ -8,6 +8,7 @@ use std::{
 use crate::{
     group::Group,
     ids::{GroupRank, NodeId, RoundId},
+    looking::Looking,
     message::{Outcome, RestartReason, WorkerFailure},
     notice_phase::NoticePhase,
     owner_checks::OwnerChecks,
@@ -97,6 +98,8 @@ pub(crate) struct Running {
     pub(crate) notice: Option<NoticePhase>,
     /// The stall of its workers, while they make no progress.
     pub(crate) stall: Option<StalledRound>,
+    /// The look at its workers, until it is over.
+    pub(crate) look: Option<Looking>,
     /// The steps that members have saved in this round.
     pub(crate) saved: SavedSteps<NodeId>,
 }

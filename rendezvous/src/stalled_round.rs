@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{event::EventId, limits::millis, snapshot::Stall};
+use crate::{event::EventId, limits::millis, snapshot::Stall, stall::Explanation};
 
 /// A round whose workers make no progress.
 #[derive(Clone, Debug)]
@@ -15,18 +15,34 @@ pub(crate) struct StalledRound {
     pub(crate) limit: Duration,
     /// The event of its beginning.
     pub(crate) event: EventId,
+    /// The explanation; `None` if the nodes have not answered yet.
+    explanation: Option<Explanation>,
+    /// The same, until there is an event about it.
+    pub(crate) unrecorded: Option<Explanation>,
 }
 
 impl StalledRound {
+    /// Returns a stall that has not been explained.
+    pub(crate) fn new(since: Instant, step: Option<u64>, limit: Duration, event: EventId) -> Self {
+        Self { since, step, limit, event, explanation: None, unrecorded: None }
+    }
+
+    /// Sets the explanation.
+    pub(crate) fn explain(&mut self, explanation: Explanation) {
+        self.unrecorded = Some(explanation.clone());
+        self.explanation = Some(explanation);
+    }
+
     /// Returns the stall, as people see it at `now`.
     pub(crate) fn shown(&self, now: Instant) -> Stall {
+        let known = self.explanation.as_ref();
         Stall {
             step: self.step,
             for_ms: millis(now.saturating_duration_since(self.since)),
             limit_ms: millis(self.limit),
-            text: None,
-            facts: Vec::new(),
-            rank: None,
+            text: known.map(|known| known.text.clone()),
+            facts: known.map_or_else(Vec::new, |known| known.facts.clone()),
+            rank: known.and_then(|known| known.rank),
         }
     }
 }

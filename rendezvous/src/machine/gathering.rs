@@ -205,6 +205,7 @@ impl Rendezvous {
             checks: None,
             notice: None,
             stall: None,
+            look: None,
             saved: SavedSteps::default(),
         }));
         for id in &placed {

@@ -333,6 +333,15 @@ impl Rendezvous {
         self.remember_kills(&node.description.host_name, report);
     }
 
+    /// Returns the host name of the node that keeps the copies of the node with this rank, if it has one.
+    pub(super) fn buddy_host(&self, rank: GroupRank) -> Option<String> {
+        let pairs = &self.keeping.pairs;
+        pairs.get(usize::try_from(rank.0).ok()?)?.buddy.as_ref()?;
+        let buddy = pairs.iter().position(|pair| pair.ward == Some(rank))?;
+        let table = self.phase.group()?.table.as_ref()?;
+        table.member_ranks().get(buddy).map(|ranks| ranks.node.host_name.clone())
+    }
+
     /// Returns the checkpoint that echoes name: the newest one of the running round that is whole.
     pub(super) fn whole_in_memory(&self) -> Option<CheckpointId> {
         let Phase::Running(_) = &self.phase else { return None };

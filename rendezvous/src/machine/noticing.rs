@@ -18,6 +18,7 @@ use crate::{
     group::Group,
     ids::{NodeId, RoundId},
     limits::{SAVE_SPACING, after, millis},
+    looking::Looking,
     machine::{Rendezvous, closing::Failures},
     message::{
         Checkpoint, Guidance, JobResult, NodeState, NoticeKind, RestartReason, StepSource, ToNode,
@@ -284,13 +285,14 @@ impl Rendezvous {
     pub(super) fn send_guidance(&mut self, now: Instant, id: &NodeId) {
         let Phase::Running(running) = &self.phase else { return };
         let memory_off = self.memory_off();
-        let has_news = self.has_given_notice || memory_off.is_some();
+        let look = running.look.as_ref().map(Looking::look);
+        let has_news = self.has_given_notice || memory_off.is_some() || look.is_some();
         if !has_news || running.group.held(id).is_none() {
             return;
         }
         let notice = running.notice.as_ref().map(|phase| phase.notice(now));
         let round = running.group.round;
-        let guidance = Guidance { round, notice, memory_off, ..Guidance::default() };
+        let guidance = Guidance { round, notice, look, memory_off, ..Guidance::default() };
         if let Some(peer) = self.roster.get(id).filter(|node| node.attached).map(|node| node.peer())
         {
             self.send(peer, ToNode::Guidance(guidance));

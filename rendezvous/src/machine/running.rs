@@ -153,11 +153,10 @@ impl Rendezvous {
         running: &Running,
         shared: SharedSettings,
     ) -> Option<Instant> {
-        let (notice, stall) = (self.notice_deadline(running), self.stall_deadline());
-        [self.voluntary_at(running, shared), self.calms_down_at(running), notice, stall]
-            .into_iter()
-            .flatten()
-            .min()
+        let voluntary = self.voluntary_at(running, shared);
+        let (calm, notice) = (self.calms_down_at(running), self.notice_deadline(running));
+        let (stall, look) = (self.stall_deadline(), self.look_deadline());
+        [voluntary, calm, notice, stall, look].into_iter().flatten().min()
     }
 
     /// Returns the time at which the round is interrupted for waiting nodes, if nothing else happens.

@@ -4,7 +4,8 @@
 //!    reason: for example, the ranks save because of a notice.
 //! 2. It ends with the next sign of progress, or with the round.
 //!
-//! A stall changes nothing else. It is shown, and people decide.
+//! The workers are looked at when it begins (`looking.rs`). A stall changes nothing else. It is shown, and people
+//! decide.
 
 use std::time::Instant;
 
@@ -29,6 +30,7 @@ impl Rendezvous {
         if self.stall_deadline().is_some_and(|due| due <= now) {
             self.begin_stall(now);
         }
+        self.step_of_look(now);
     }
 
     /// Returns true if the workers have a known reason to make no progress.
@@ -56,11 +58,13 @@ impl Rendezvous {
         let event = self.event_of_round(EventKind::StallBegan { step, after_ms: millis(time) });
         let Phase::Running(running) = &mut self.phase else { return };
         let since = now.checked_sub(time).unwrap_or(now);
-        running.stall = Some(StalledRound { since, step, limit, event });
+        running.stall = Some(StalledRound::new(since, step, limit, event));
+        self.begin_look(now);
     }
 
     /// Ends the stall of the round. `step` is the new step, if there is one.
     pub(super) fn end_stall(&mut self, now: Instant, step: Option<u64>) {
+        self.end_look();
         let Phase::Running(running) = &mut self.phase else { return };
         let Some(stall) = running.stall.take() else { return };
         let after_ms = millis(now.saturating_duration_since(stall.since));

@@ -15,6 +15,7 @@ mod journal;
 mod keeping;
 mod leases;
 mod leaving;
+mod looking;
 mod membership;
 mod memory_striking;
 mod notices;

@@ -15,7 +15,7 @@ use crate::{
     },
     machine::Rendezvous,
     message::{
-        Admission, Assignment, CheckpointId, EvictReason, FromNode, Guidance, KnownRound,
+        Admission, Assignment, CheckpointId, EvictReason, FromNode, Guidance, KnownRound, LookPart,
         NodeDescription, NodeReport, NodeState, NoticeKind, Outcome, PROTOCOL_VERSION,
         RefuseReason, Registration, ToNode, WaitReason, WorkerEnd, WorkerFailure,
     },
@@ -94,6 +94,8 @@ pub(super) enum Did {
     Remember(u64, u32),
     /// `node` has received this notice of the round, or that there is none any more.
     Notice(&'static str, Option<(u64, NoticeKind)>),
+    /// `node` has received this part of the look with this number, and the rank of the node that asks NCCL.
+    Look(&'static str, u64, LookPart, u32),
     /// The stream of `node` was ended.
     HangUp(&'static str),
     /// The coordinator resigned because of this term.
@@ -408,6 +410,9 @@ impl Fixture {
             ToNode::Echo { .. } => Did::Echo(name),
             ToNode::Probe { .. } => Did::Probe(name),
             ToNode::HostLeaving => Did::HostLeaving(name),
+            ToNode::Guidance(Guidance { notice: None, look: Some(look), .. }) => {
+                Did::Look(name, look.number, look.part, look.ras_rank.0)
+            }
             ToNode::Guidance(Guidance { notice, .. }) => {
                 Did::Notice(name, notice.map(|notice| (notice.number, notice.kind)))
             }
