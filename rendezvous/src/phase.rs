@@ -97,9 +97,9 @@ pub(crate) struct Running {
     /// The newest notice, if there was one.
     pub(crate) notice: Option<NoticePhase>,
     /// The stall of its workers, while they make no progress.
-    pub(crate) stall: Option<StalledRound>,
+    pub(crate) stall: Option<Box<StalledRound>>,
     /// The look at its workers, until it is over.
-    pub(crate) look: Option<Looking>,
+    pub(crate) look: Option<Box<Looking>>,
     /// The steps that members have saved in this round.
     pub(crate) saved: SavedSteps<NodeId>,
 }

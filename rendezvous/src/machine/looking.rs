@@ -27,7 +27,7 @@ impl Rendezvous {
     pub(super) fn begin_look(&mut self, now: Instant) {
         let Phase::Running(running) = &mut self.phase else { return };
         self.looks = self.looks.saturating_add(1);
-        running.look = Some(Looking::new(now, self.looks, running.group.size));
+        running.look = Some(Box::new(Looking::new(now, self.looks, running.group.size)));
         debug!(number = self.looks, "look at the workers");
         self.has_guidance = true;
         if self.own_wait().is_some() {
@@ -60,7 +60,7 @@ impl Rendezvous {
     /// Returns the time at which the look changes, if there is one.
     pub(super) fn look_deadline(&self) -> Option<Instant> {
         let Phase::Running(running) = &self.phase else { return None };
-        running.look.as_ref().map(Looking::deadline)
+        running.look.as_ref().map(|look| look.deadline())
     }
 
     fn follow_look(&mut self, step: LookStep) {

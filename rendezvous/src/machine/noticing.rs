@@ -18,7 +18,6 @@ use crate::{
     group::Group,
     ids::{NodeId, RoundId},
     limits::{SAVE_SPACING, after, millis},
-    looking::Looking,
     machine::{Rendezvous, closing::Failures},
     message::{
         Checkpoint, Guidance, JobResult, NodeState, NoticeKind, RestartReason, StepSource, ToNode,
@@ -285,7 +284,7 @@ impl Rendezvous {
     pub(super) fn send_guidance(&mut self, now: Instant, id: &NodeId) {
         let Phase::Running(running) = &self.phase else { return };
         let memory_off = self.memory_off();
-        let look = running.look.as_ref().map(Looking::look);
+        let look = running.look.as_ref().map(|look| look.look());
         let has_news = self.has_given_notice || memory_off.is_some() || look.is_some();
         if !has_news || running.group.held(id).is_none() {
             return;

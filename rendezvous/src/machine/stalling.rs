@@ -58,7 +58,7 @@ impl Rendezvous {
         let event = self.event_of_round(EventKind::StallBegan { step, after_ms: millis(time) });
         let Phase::Running(running) = &mut self.phase else { return };
         let since = now.checked_sub(time).unwrap_or(now);
-        running.stall = Some(StalledRound::new(since, step, limit, event));
+        running.stall = Some(Box::new(StalledRound::new(since, step, limit, event)));
         self.begin_look(now);
     }
 

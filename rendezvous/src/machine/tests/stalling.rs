@@ -12,12 +12,15 @@ use crate::{
     snapshot::Stall,
 };
 
+/// The last step of the job.
+const LAST: u64 = 1_000_000;
+
 fn keep_alive_at(step: u64) -> FromNode {
     let progress = StepProgress {
         source: StepSource::Reported,
         lowest: step,
         highest: step,
-        total: Some(100),
+        total: Some(LAST),
         age: Duration::ZERO,
     };
     FromNode::KeepAlive {
@@ -156,7 +159,7 @@ fn pauses_with_a_reason_are_no_stalls() {
     assert_eq!(stall(&t), None);
 
     let mut t = training();
-    train(&mut t, &["a", "b"], 100..=100);
+    train(&mut t, &["a", "b"], LAST..=LAST);
     t.live(&["a", "b"], 200 * SECOND);
     assert_eq!(stall(&t), None);
 
@@ -197,4 +200,54 @@ fn longest_pauses_are_remembered() {
     assert_eq!(stall(&t), None);
     t.live(&["a", "b"], SECOND);
     assert_eq!(stall(&t).map(|stall| stall.limit_ms), Some(802_000));
+}
+
+/// In a day of pauses with a heavy tail, a pause is a stall only if it is longer than all of its kind before. A kind are
+/// pauses that differ by less than a factor of two. Another coordinator and another round change nothing.
+#[test]
+#[expect(clippy::print_stdout, reason = "shows the alarms with `--nocapture`")]
+fn pauses_of_known_kinds_are_no_stalls() {
+    const DAY: Duration = Duration::from_secs(24 * 3_600);
+    for seed in 0..4_u64 {
+        let mut random = seed;
+        let mut draw = || {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            ((random >> 33) + 1) as f64 / f64::from(1_u32 << 31)
+        };
+        let mut t = training();
+        let (begin, mut step, mut longest, mut alarms) = (t.now, 10, 0, 0);
+        let mut is_restarted = false;
+        while t.now < begin + DAY {
+            if !is_restarted && t.now > begin + DAY / 2 {
+                is_restarted = true;
+                // The account is stored at least once a minute.
+                t.live(&["a", "b"], 61 * SECOND);
+                t.restart_coordinator();
+                for state in [NodeState::Running, NodeState::Preparing, super::fixture::ready()] {
+                    for name in ["a", "b"] {
+                        t.register(name, state);
+                    }
+                }
+                for name in ["a", "b"] {
+                    t.report(name, NodeState::Running);
+                }
+            }
+            train(&mut t, &["a", "b"], step + 1..=step + 20);
+            recorded(&mut t);
+            // A Pareto distribution: one of 13 pauses is ten times as long as the shortest.
+            let seconds = (draw().powf(-1.0 / 1.1) as u64).min(4 * 3_600);
+            t.live(&["a", "b"], SECOND * u32::try_from(seconds - 1).unwrap());
+            step += 21;
+            train(&mut t, &["a", "b"], step..=step);
+            let is_alarm = !recorded(&mut t).is_empty();
+            let is_known = seconds.ilog2() <= u64::ilog2(longest.max(1));
+            assert!(!(is_alarm && is_known), "{seconds} s is a stall after {longest} s");
+            alarms += u32::from(is_alarm);
+            longest = longest.max(seconds);
+        }
+        println!("seed {seed}: {alarms} first alarms, the longest pause took {longest} s");
+        assert!(is_restarted && (1..=8).contains(&alarms), "{alarms} alarms");
+    }
 }
