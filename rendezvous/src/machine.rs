@@ -17,6 +17,7 @@ mod failing;
 mod free_rounds;
 mod gathering;
 mod handing_over;
+mod hanging;
 mod journal;
 mod keeping;
 mod looking;
@@ -99,8 +100,8 @@ pub struct Rendezvous {
     /// Other jobs of this name that may run, as text for people. While there are any, no first
     /// round is completed.
     other_jobs: Vec<String>,
-    /// True if this coordinator has given a notice.
-    has_given_notice: bool,
+    /// True if this coordinator has given a notice, or has named a worker that hangs.
+    has_given_guidance: bool,
     /// The time at which a checkpoint was last requested on behalf of a node.
     last_request: Option<Instant>,
     /// True if another one is requested, but not yet passed on.
@@ -177,7 +178,7 @@ impl Rendezvous {
             journal,
             silent_voters: SilentVoters::default(),
             other_jobs: Vec::new(),
-            has_given_notice: false,
+            has_given_guidance: false,
             last_request: None,
             is_save_due: false,
             looks: 0,
@@ -281,7 +282,7 @@ impl Rendezvous {
                 return;
             }
             FromNode::Digest(digest) => {
-                self.handle_digest(&from.node, digest);
+                self.handle_digest(now, &from.node, digest);
                 return;
             }
             FromNode::CheckOwners(asked) => {

@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{event::EventId, limits::millis, snapshot::Stall, stall::Explanation};
+use crate::{
+    event::EventId, ids::GlobalRank, limits::millis, message::Hung, snapshot::Stall,
+    stall::Explanation,
+};
 
 /// A round whose workers make no progress.
 #[derive(Clone, Debug)]
@@ -15,6 +18,8 @@ pub(crate) struct StalledRound {
     pub(crate) limit: Duration,
     /// The event of its beginning.
     pub(crate) event: EventId,
+    /// The worker that counts as hung, if one was named.
+    pub(crate) hung: Option<Hung>,
     /// The explanation; `None` if the nodes have not answered yet.
     explanation: Option<Explanation>,
     /// The same, until there is an event about it.
@@ -24,7 +29,18 @@ pub(crate) struct StalledRound {
 impl StalledRound {
     /// Returns a stall that has not been explained.
     pub(crate) fn new(since: Instant, step: Option<u64>, limit: Duration, event: EventId) -> Self {
-        Self { since, step, limit, event, explanation: None, unrecorded: None }
+        let (hung, explanation, unrecorded) = (None, None, None);
+        Self { since, step, limit, event, hung, explanation, unrecorded }
+    }
+
+    /// Returns the rank for which the others wait, if one is known.
+    pub(crate) fn blamed(&self) -> Option<GlobalRank> {
+        self.explanation.as_ref()?.rank
+    }
+
+    /// Returns the lowest rank that stays stopped while others wait, if there is one.
+    pub(crate) fn stopped(&self) -> Option<GlobalRank> {
+        self.explanation.as_ref()?.stopped
     }
 
     /// Sets the explanation.

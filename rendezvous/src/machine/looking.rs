@@ -36,7 +36,7 @@ impl Rendezvous {
     }
 
     /// Handles the answer of a node to a look.
-    pub(super) fn handle_digest(&mut self, id: &NodeId, mut digest: Digest) {
+    pub(super) fn handle_digest(&mut self, now: Instant, id: &NodeId, mut digest: Digest) {
         let Phase::Running(running) = &mut self.phase else { return };
         let (group, Some(look)) = (&running.group, &mut running.look) else { return };
         let Some(member) = group.held(id).filter(|_| digest.round == group.round) else { return };
@@ -47,14 +47,16 @@ impl Rendezvous {
         let Some(ranks) = ranks else { return };
         restrict(&mut digest, &ranked(ranks), look.asks_nccl(member.rank));
         let step = look.record(id, member.rank, digest);
-        self.follow_look(step);
+        self.follow_look(now, step);
+        // A worker may have been named.
+        self.send_new_guidance(now);
     }
 
     /// Applies the deadlines of the look.
     pub(super) fn step_of_look(&mut self, now: Instant) {
         let Phase::Running(Running { look: Some(look), .. }) = &mut self.phase else { return };
         let step = look.handle_timeout(now);
-        self.follow_look(step);
+        self.follow_look(now, step);
     }
 
     /// Returns the time at which the look changes, if there is one.
@@ -63,7 +65,7 @@ impl Rendezvous {
         running.look.as_ref().map(|look| look.deadline())
     }
 
-    fn follow_look(&mut self, step: LookStep) {
+    fn follow_look(&mut self, now: Instant, step: LookStep) {
         let Phase::Running(Running { look: Some(look), .. }) = &self.phase else { return };
         let number = look.look().number;
         self.has_guidance |= step.is_changed;
@@ -71,6 +73,7 @@ impl Rendezvous {
             self.explain(number);
         }
         if step.is_over {
+            self.name_stopped(now);
             self.end_look();
         }
     }
@@ -112,7 +115,7 @@ impl Rendezvous {
     }
 
     /// Returns the reason for which ragent itself makes the workers wait, if there is one.
-    fn own_wait(&self) -> Option<OwnWait> {
+    pub(super) fn own_wait(&self) -> Option<OwnWait> {
         let Phase::Running(running) = &self.phase else { return None };
         if let Some((id, rank)) = self.keeping.waits_for_buffer() {
             let to = running.group.member(id).and_then(|member| self.buddy_host(member.rank));

@@ -155,8 +155,9 @@ impl Rendezvous {
     ) -> Option<Instant> {
         let voluntary = self.voluntary_at(running, shared);
         let (calm, notice) = (self.calms_down_at(running), self.notice_deadline(running));
-        let (stall, look) = (self.stall_deadline(), self.look_deadline());
-        [voluntary, calm, notice, stall, look].into_iter().flatten().min()
+        let (stall, look, hang) =
+            (self.stall_deadline(), self.look_deadline(), self.hang_deadline());
+        [voluntary, calm, notice, stall, look, hang].into_iter().flatten().min()
     }
 
     /// Returns the time at which the round is interrupted for waiting nodes, if nothing else happens.

@@ -4,8 +4,8 @@
 //!    reason: for example, the ranks save because of a notice.
 //! 2. It ends with the next sign of progress, or with the round.
 //!
-//! The workers are looked at when it begins (`looking.rs`). A stall changes nothing else. It is shown, and people
-//! decide.
+//! The workers are looked at when it begins (`looking.rs`). A stall changes nothing else, except with `--hang-timeout
+//! auto` (`hanging.rs`). It is shown, and people decide.
 
 use std::time::Instant;
 
@@ -31,6 +31,7 @@ impl Rendezvous {
             self.begin_stall(now);
         }
         self.step_of_look(now);
+        self.follow_hang(now);
     }
 
     /// Returns true if the workers have a known reason to make no progress.
@@ -67,6 +68,8 @@ impl Rendezvous {
         self.end_look();
         let Phase::Running(running) = &mut self.phase else { return };
         let Some(stall) = running.stall.take() else { return };
+        // The worker may live after all.
+        self.has_guidance |= stall.hung.is_some();
         let after_ms = millis(now.saturating_duration_since(stall.since));
         self.event(Some(stall.event), None, EventKind::StallEnded { step, after_ms });
     }

@@ -11,6 +11,7 @@ mod fixture;
 mod free_rounds;
 mod grant;
 mod handing_over;
+mod hanging;
 mod journal;
 mod keeping;
 mod leases;

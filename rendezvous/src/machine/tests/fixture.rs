@@ -96,6 +96,8 @@ pub(super) enum Did {
     Notice(&'static str, Option<(u64, NoticeKind)>),
     /// `node` has received this part of the look with this number, and the rank of the node that asks NCCL.
     Look(&'static str, u64, LookPart, u32),
+    /// `node` was informed that the worker with this rank hangs; true if it is killed only after it was stopped for a while.
+    Hung(&'static str, u32, bool),
     /// The stream of `node` was ended.
     HangUp(&'static str),
     /// The coordinator resigned because of this term.
@@ -410,6 +412,9 @@ impl Fixture {
             ToNode::Echo { .. } => Did::Echo(name),
             ToNode::Probe { .. } => Did::Probe(name),
             ToNode::HostLeaving => Did::HostLeaving(name),
+            ToNode::Guidance(Guidance { notice: None, look: None, hung: Some(hung), .. }) => {
+                Did::Hung(name, hung.rank.0, hung.if_stopped)
+            }
             ToNode::Guidance(Guidance { notice: None, look: Some(look), .. }) => {
                 Did::Look(name, look.number, look.part, look.ras_rank.0)
             }

@@ -28,7 +28,7 @@ fn sent(did: Vec<Did>) -> Vec<Did> {
 }
 
 /// Returns an answer of a node to the first look: its rank has launched this collective, or the one before.
-fn digest(t: &Fixture, name: &str, part: LookPart, number: u64) -> Digest {
+pub(super) fn digest(t: &Fixture, name: &str, part: LookPart, number: u64) -> Digest {
     let rank = GlobalRank(t.admissions[name].group_rank.0);
     let launched = Launched {
         operation: "all_reduce".to_owned(),
@@ -50,7 +50,7 @@ fn digest(t: &Fixture, name: &str, part: LookPart, number: u64) -> Digest {
     Digest { round: t.rounds[name], look: 1, part, workers, groups, facts: Vec::new() }
 }
 
-fn answer(t: &mut Fixture, name: &str, part: LookPart, number: u64) {
+pub(super) fn answer(t: &mut Fixture, name: &str, part: LookPart, number: u64) {
     let digest = digest(t, name, part, number);
     assert_eq!(t.message(name, FromNode::Digest(digest)), []);
 }

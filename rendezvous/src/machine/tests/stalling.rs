@@ -15,7 +15,7 @@ use crate::{
 /// The last step of the job.
 const LAST: u64 = 1_000_000;
 
-fn keep_alive_at(step: u64) -> FromNode {
+pub(super) fn keep_alive_at(step: u64) -> FromNode {
     let progress = StepProgress {
         source: StepSource::Reported,
         lowest: step,
