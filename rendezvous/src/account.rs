@@ -1,15 +1,21 @@
 //! Accounts for the time of a job: each moment since its beginning has exactly one state.
 //!
 //! The time of running workers is known to be productive only afterwards: an interval between two
-//! signs of progress is productive unless it is far longer than usual. Until the second sign, the
-//! interval is *open*:
+//! signs of progress is productive unless it reaches the limit of a stall ([`stall_limit`]). Until
+//! the second sign, the interval is *open*:
 //!
 //! - `TimeAccount::seen` assigns it to the state that it appears to have.
 //! - `TimeAccount::settled` leaves it out, so that its times never fall.
 //!
 //! If a job never gives a sign of progress, the time of its workers is *unknown*.
+//!
+//! The account also decides when a stall begins ([`TimeAccount::stalls_at`]). Its clock runs from
+//! the last sign of progress, or from the admission of the round before the first one. It does not
+//! run while the pause has a known reason ([`TimeAccount::excuse`]).
 
 use std::time::{Duration, Instant};
+
+use crate::{limits::after, progress::stall_limit};
 
 /// A state of the time account.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -85,10 +91,7 @@ impl TimeTotals {
 
     /// Returns the times in whole milliseconds, in which they are stored.
     pub(crate) fn in_millis(&self) -> Self {
-        let whole = |time: Duration| {
-            time.saturating_sub(Duration::from_nanos(u64::from(time.subsec_nanos()) % 1_000_000))
-        };
-        Self { by_state: self.by_state.map(whole), redone: whole(self.redone) }
+        Self { by_state: self.by_state.map(whole_millis), redone: whole_millis(self.redone) }
     }
 
     /// Adds `time` to `state`.
@@ -108,15 +111,11 @@ impl TimeTotals {
     }
 }
 
-/// An interval between signs of progress is never a stall up to this length: agents report with
-/// their keep-alives, and short pauses are not worth a state.
-const STALL_MIN: Duration = Duration::from_secs(10);
+/// An interval that is longer than this many usual ones changes the usual one no more than that.
+const LEARNED_FACTOR: u32 = 10;
 
-/// An interval between signs of progress is a stall if it is longer than this many usual ones.
-const STALL_FACTOR: u32 = 10;
-
-/// The limit of an interval while no usual one is known.
-const FIRST_STALL: Duration = Duration::from_secs(600);
+/// A usual interval below this counts as this long there: agents report with their keep-alives.
+const LEARNED_MIN: Duration = Duration::from_secs(10);
 
 /// Steps that are read from output count only after this many over [`READ_FOR`] in a round. The
 /// output may contain other numbers that look like steps, such as a progress bar for loading a
@@ -140,6 +139,11 @@ pub(crate) struct TimeAccount {
     has_progress: bool,
     /// The usual interval between two signs.
     usual: Option<Duration>,
+    pauses: Pauses,
+    /// The time from which on the workers of the round have made no progress.
+    quiet_since: Instant,
+    /// True while a pause has a known reason.
+    is_excused: bool,
     /// Signs of the round that were read from output and do not count yet: the time of the first,
     /// and their number.
     read: Option<(Instant, u32)>,
@@ -151,6 +155,20 @@ pub(crate) struct TimeAccount {
     step: u64,
     /// The highest step of the last round with progress, until the first sign of the next one.
     step_before: Option<u64>,
+}
+
+/// Returns a time in whole milliseconds.
+pub(crate) fn whole_millis(time: Duration) -> Duration {
+    time.saturating_sub(Duration::from_nanos(u64::from(time.subsec_nanos()) % 1_000_000))
+}
+
+/// The longest pauses of a job, also in earlier rounds and terms.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Pauses {
+    /// The longest time between two signs of progress in one round; zero if unknown.
+    pub(crate) longest: Duration,
+    /// The longest time from the admission of a round to its first sign; zero if unknown.
+    pub(crate) first: Duration,
 }
 
 /// The interval that is not settled.
@@ -169,13 +187,16 @@ enum Open {
 
 impl TimeAccount {
     /// Continues an account in the state `Waiting`.
-    pub(crate) fn new(now: Instant, settled: TimeTotals) -> Self {
+    pub(crate) fn new(now: Instant, settled: TimeTotals, pauses: Pauses) -> Self {
         Self {
             settled,
             open: Open::In(TimeState::Waiting),
             since: now,
             has_progress: false,
             usual: None,
+            pauses,
+            quiet_since: now,
+            is_excused: false,
             read: None,
             step_time: None,
             last: 0,
@@ -190,6 +211,7 @@ impl TimeAccount {
             self.read = None;
             self.settle(now, None);
             self.open = Open::In(state);
+            (self.quiet_since, self.is_excused) = (now, false);
         }
     }
 
@@ -220,14 +242,19 @@ impl TimeAccount {
         if self.open == Open::Measured && step == self.last {
             return None;
         }
+        let pause = if self.is_excused { Duration::ZERO } else { self.quiet_for(now) };
         match self.open {
             // Until the first sign, the workers were starting.
             Open::In(TimeState::Starting) | Open::Unknown => {
                 let first = self.read.map_or(now, |(first, _)| first.min(now));
                 self.settle_as(first, TimeState::Starting);
                 self.settle_as(now, TimeState::Productive);
+                self.pauses.first = self.pauses.first.max(pause);
             }
-            Open::Measured => self.settle(now, None),
+            Open::Measured => {
+                self.settle(now, None);
+                self.pauses.longest = self.pauses.longest.max(pause);
+            }
             Open::In(_) | Open::Closed => return None,
         }
         if self.open != Open::Measured {
@@ -242,6 +269,7 @@ impl TimeAccount {
             redone = Some(steps);
         }
         self.has_progress = true;
+        self.quiet_since = now;
         self.last = step;
         self.step = self.step.max(step);
         self.open = Open::Measured;
@@ -291,6 +319,57 @@ impl TimeAccount {
     /// them.
     pub(crate) fn forget_steps(&mut self) {
         self.step_before = None;
+    }
+
+    /// Notes if the workers have a known reason to make no progress. Until it is gone, no stall
+    /// begins, and then the clock of a stall starts again. A stall that has begun goes on.
+    pub(crate) fn excuse(&mut self, now: Instant, is_excused: bool) {
+        let has_begun = self.stalls_at().is_some_and(|at| at <= now);
+        if is_excused == self.is_excused || has_begun {
+            return;
+        }
+        if !is_excused {
+            if self.open == Open::Measured {
+                self.settle_as(now, TimeState::Productive);
+            }
+            self.quiet_since = now;
+        }
+        self.is_excused = is_excused;
+    }
+
+    /// Returns the time at which a stall begins, or has begun, if there is no further sign of
+    /// progress. `None` if no workers run, if the job has never given such a sign, or while the
+    /// pause has a known reason.
+    pub(crate) fn stalls_at(&self) -> Option<Instant> {
+        let gives_signs = self.has_progress || self.pauses != Pauses::default();
+        let is_running = match self.open {
+            Open::In(state) => state == TimeState::Starting,
+            Open::Unknown | Open::Measured => true,
+            Open::Closed => false,
+        };
+        let may_stall = is_running && gives_signs && !self.is_excused;
+        may_stall.then(|| after(self.quiet_since, self.stall_limit()))
+    }
+
+    /// Returns the time for which the workers of the round have made no progress.
+    pub(crate) fn quiet_for(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.quiet_since)
+    }
+
+    /// Returns the time without progress from which on the workers are stalled.
+    pub(crate) fn stall_limit(&self) -> Duration {
+        let usual = self.usual.max(self.step_time).filter(|_| self.open == Open::Measured);
+        stall_limit(usual, self.pauses.longest, self.pauses.first)
+    }
+
+    /// Returns the step of the last sign of progress of the round, if there was one.
+    pub(crate) fn last_step(&self) -> Option<u64> {
+        (self.open == Open::Measured).then_some(self.last)
+    }
+
+    /// Returns the longest pauses.
+    pub(crate) fn pauses(&self) -> Pauses {
+        self.pauses
     }
 
     /// Returns true if the workers run in a job without a sign of progress.
@@ -348,7 +427,7 @@ impl TimeAccount {
     /// Adjusts the usual interval. A single long one changes it little, and many make it longer.
     fn learn(&mut self, time: Duration) {
         let usual = self.usual.unwrap_or(time);
-        let time = time.min(usual.max(STALL_MIN).saturating_mul(STALL_FACTOR));
+        let time = time.min(usual.max(LEARNED_MIN).saturating_mul(LEARNED_FACTOR));
         let kept = usual.saturating_mul(USUAL_WEIGHT - 1).saturating_add(time);
         self.usual = Some(kept / USUAL_WEIGHT);
     }
@@ -365,209 +444,13 @@ impl TimeAccount {
             Open::In(state) => Some(state),
             Open::Unknown => Some(TimeState::Unknown),
             Open::Measured => {
-                Some(if time > self.stall() { TimeState::Stalled } else { TimeState::Productive })
+                let is_stalled = !self.is_excused && time >= self.stall_limit();
+                Some(if is_stalled { TimeState::Stalled } else { TimeState::Productive })
             }
             Open::Closed => None,
-        }
-    }
-
-    /// Returns the longest interval that is not a stall.
-    fn stall(&self) -> Duration {
-        match self.usual.max(self.step_time) {
-            Some(usual) => usual.saturating_mul(STALL_FACTOR).max(STALL_MIN),
-            None => FIRST_STALL,
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    #[expect(clippy::disallowed_methods, reason = "a test needs some instant to begin with")]
-    fn some_instant() -> Instant {
-        Instant::now()
-    }
-
-    fn seconds(times: &TimeTotals) -> Vec<(&'static str, u64)> {
-        TimeState::ALL
-            .into_iter()
-            .map(|state| (state.name(), times.of(state).as_secs()))
-            .filter(|(_, seconds)| *seconds > 0)
-            .collect()
-    }
-
-    /// A round that fails is counted by its stages. Steps that are done again are counted
-    /// separately.
-    #[test]
-    fn stages_of_a_restart_are_counted() {
-        let mut now = some_instant();
-        let mut account = TimeAccount::new(now, TimeTotals::default());
-        now += SECOND;
-        account.enter(now, TimeState::Rendezvous);
-        now += 2 * SECOND;
-        account.enter(now, TimeState::Starting);
-        account.started(now);
-        now += 3 * SECOND;
-        assert_eq!(account.state(now), Some(TimeState::Unknown));
-        assert_eq!(account.progress(now, 1, None, false), Some(0));
-        for step in 2..=20 {
-            now += SECOND;
-            assert_eq!(account.progress(now, step, Some(SECOND), false), None);
-        }
-        account.round_ended(now, None);
-        now += 4 * SECOND;
-        account.enter(now, TimeState::Rendezvous);
-        account.enter(now, TimeState::Starting);
-        account.started(now);
-        now += 5 * SECOND;
-        assert_eq!(account.state(now), Some(TimeState::Starting), "progress is known");
-        assert_eq!(account.progress(now, 15, Some(SECOND), false), Some(5));
-        let times = account.seen(now);
-        let expected = [
-            ("waiting", 1),
-            ("rendezvous", 2),
-            ("starting", 8),
-            ("productive", 19),
-            ("stopping", 4),
-        ];
-        assert_eq!(seconds(&times), expected);
-        assert_eq!(times.redone, 5 * SECOND);
-        account.close(now);
-        assert_eq!(account.seen(now + SECOND), times, "a closed job grows no older");
-    }
-
-    /// A long time without a step is a stall, even if the round ends in it. A hang is counted as a
-    /// hang.
-    #[test]
-    fn long_times_without_a_step_are_stalls() {
-        let mut now = some_instant();
-        let mut account = TimeAccount::new(now, TimeTotals::default());
-        let run = |account: &mut TimeAccount, now: &mut Instant| {
-            account.enter(*now, TimeState::Starting);
-            account.started(*now);
-            for step in 0..5 {
-                account.progress(*now, step, None, false);
-                *now += 2 * SECOND;
-            }
-            account.progress(*now, 5, None, false);
-        };
-        run(&mut account, &mut now);
-        assert_eq!(account.state(now + 20 * SECOND), Some(TimeState::Productive));
-        assert_eq!(account.state(now + 21 * SECOND), Some(TimeState::Stalled));
-        assert_eq!(seconds(&account.settled(now + 21 * SECOND)), [("productive", 10)]);
-        now += 30 * SECOND;
-        account.progress(now, 6, None, false);
-        assert_eq!(seconds(&account.seen(now)), [("productive", 10), ("stalled", 30)]);
-        now += 60 * SECOND;
-        account.round_ended(now, None);
-        assert_eq!(seconds(&account.seen(now)), [("productive", 10), ("stalled", 90)]);
-        run(&mut account, &mut now);
-        now += 60 * SECOND;
-        account.round_ended(now, Some(60 * SECOND));
-        assert_eq!(account.seen(now).of(TimeState::Hung), 60 * SECOND);
-    }
-
-    /// Reports of many nodes within a step do not make the next step look late.
-    #[test]
-    fn long_steps_of_many_nodes_are_productive() {
-        let mut now = some_instant();
-        let mut account = TimeAccount::new(now, TimeTotals::default());
-        account.enter(now, TimeState::Starting);
-        account.started(now);
-        for step in 0..10 {
-            for _ in 0..1_000 {
-                now += Duration::from_millis(1);
-                account.progress(now, step, None, false);
-            }
-            now += 29 * SECOND;
-        }
-        assert_eq!(account.seen(now).of(TimeState::Stalled), Duration::ZERO);
-        assert_eq!(account.state(now + 60 * SECOND), Some(TimeState::Productive));
-        assert_eq!(account.state(now + 600 * SECOND), Some(TimeState::Stalled));
-    }
-
-    /// The time of workers without signs of progress is unknown until they hang.
-    #[test]
-    fn hang_without_signs_is_counted_from_its_begin() {
-        let mut now = some_instant();
-        let mut account = TimeAccount::new(now, TimeTotals::default());
-        account.enter(now, TimeState::Starting);
-        account.started(now);
-        now += 36_000 * SECOND;
-        account.round_ended(now, Some(60 * SECOND));
-        assert_eq!(seconds(&account.seen(now)), [("hung", 60), ("unknown", 35_940)]);
-    }
-
-    /// A few numbers in the output that look like steps are ignored. Steps that go on count from
-    /// the first one.
-    #[test]
-    fn read_steps_count_after_a_while() {
-        let mut now = some_instant();
-        let mut account = TimeAccount::new(now, TimeTotals::default());
-        account.enter(now, TimeState::Starting);
-        account.started(now);
-        for shard in 1..=4 {
-            now += 5 * SECOND;
-            assert_eq!(account.progress(now, shard, None, true), None);
-        }
-        assert!(account.is_unknown());
-        account.round_ended(now, None);
-        account.enter(now, TimeState::Starting);
-        account.started(now);
-        now += 30 * SECOND;
-        let counted = (0..100).find(|step| {
-            now += SECOND;
-            account.progress(now, *step, None, true).is_some()
-        });
-        assert_eq!(counted, Some(60));
-        assert_eq!(
-            seconds(&account.seen(now)),
-            [("starting", 31), ("productive", 60), ("unknown", 20)]
-        );
-    }
-
-    /// For any order of inputs: the states sum to the age of the job, settled times never fall, and
-    /// redone time is at most the productive time.
-    #[test]
-    fn every_moment_has_one_state() {
-        for seed in 0..2_000_u64 {
-            let mut random = seed;
-            let mut draw = |limit: u64| {
-                random = random
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1_442_695_040_888_963_407);
-                (random >> 33) % limit
-            };
-            let begin = some_instant();
-            let mut now = begin;
-            let mut account = TimeAccount::new(now, TimeTotals::default());
-            let mut settled = TimeTotals::default();
-            for _ in 0..60 {
-                now += Duration::from_millis(draw(20_000));
-                match draw(6) {
-                    0 => account.enter(now, TimeState::ALL[draw(3) as usize]),
-                    1 => account.enter(now, TimeState::Starting),
-                    2 => account.started(now),
-                    3 => account.round_ended(
-                        now,
-                        (draw(2) == 0).then(|| Duration::from_millis(draw(99_000))),
-                    ),
-                    _ => {
-                        account.progress(now, draw(1_000), Some(SECOND), draw(3) == 0);
-                    }
-                }
-                let seen = account.seen(now);
-                assert_eq!(seen.age(), now - begin, "seed {seed}");
-                assert!(seen.redone <= seen.of(TimeState::Productive), "seed {seed}");
-                let newest = account.settled(now);
-                let falls =
-                    newest.by_state.iter().zip(&settled.by_state).any(|(new, old)| new < old);
-                assert!(!falls && newest.redone >= settled.redone, "seed {seed}");
-                settled = newest;
-            }
-        }
-    }
-}
+mod tests;

@@ -9,6 +9,7 @@
 //! The modules below have the conditions and steps of each phase.
 
 mod accepting;
+mod accounting;
 mod assignment;
 mod closing;
 mod departing;
@@ -16,8 +17,10 @@ mod failing;
 mod free_rounds;
 mod gathering;
 mod handing_over;
+mod hanging;
 mod journal;
 mod keeping;
+mod looking;
 mod memory_status;
 mod memory_striking;
 mod noticing;
@@ -28,6 +31,7 @@ mod refused_clients;
 mod regathering;
 mod registering;
 mod running;
+mod stalling;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -96,13 +100,15 @@ pub struct Rendezvous {
     /// Other jobs of this name that may run, as text for people. While there are any, no first
     /// round is completed.
     other_jobs: Vec<String>,
-    /// True if this coordinator has given a notice.
-    has_given_notice: bool,
+    /// True if this coordinator has given a notice, or has named a worker that hangs.
+    has_given_guidance: bool,
     /// The time at which a checkpoint was last requested on behalf of a node.
     last_request: Option<Instant>,
     /// True if another one is requested, but not yet passed on.
     is_save_due: bool,
-    /// True if members must still receive a change of the notice.
+    /// The number of looks at workers so far.
+    looks: u64,
+    /// True if members must still receive a change of the notice or of the look.
     has_guidance: bool,
     keeping: Keeping,
 }
@@ -172,9 +178,10 @@ impl Rendezvous {
             journal,
             silent_voters: SilentVoters::default(),
             other_jobs: Vec::new(),
-            has_given_notice: false,
+            has_given_guidance: false,
             last_request: None,
             is_save_due: false,
+            looks: 0,
             has_guidance: false,
             keeping: Keeping::default(),
         };
@@ -226,7 +233,10 @@ impl Rendezvous {
     pub fn handle_message(&mut self, now: Instant, from: Peer, message: FromNode) {
         let is_routine = matches!(
             message,
-            FromNode::KeepAlive { .. } | FromNode::Progress { .. } | FromNode::MemoryReport(_)
+            FromNode::KeepAlive { .. }
+                | FromNode::Progress { .. }
+                | FromNode::MemoryReport(_)
+                | FromNode::Digest(_)
         );
         let goes_on = if is_routine { self.begin_routine(now) } else { self.begin(now) };
         if !goes_on {
@@ -271,8 +281,10 @@ impl Rendezvous {
                 self.handle_memory_report(now, &from.node, report);
                 return;
             }
-            // The machine does not use it yet.
-            FromNode::Digest(_) => return,
+            FromNode::Digest(digest) => {
+                self.handle_digest(now, &from.node, digest);
+                return;
+            }
             FromNode::CheckOwners(asked) => {
                 self.check_owners(&from.node, &asked);
                 return;
@@ -451,6 +463,7 @@ impl Rendezvous {
         if mem::take(&mut self.has_news) {
             self.sync_all();
         }
+        self.follow_stall(now);
         self.send_new_guidance(now);
         self.follow_phase(now);
     }

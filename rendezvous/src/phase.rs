@@ -8,10 +8,12 @@ use std::{
 use crate::{
     group::Group,
     ids::{GroupRank, NodeId, RoundId},
+    looking::Looking,
     message::{Outcome, RestartReason, WorkerFailure},
     notice_phase::NoticePhase,
     owner_checks::OwnerChecks,
     saved_steps::SavedSteps,
+    stalled_round::StalledRound,
 };
 
 /// The phase of a rendezvous.
@@ -94,6 +96,10 @@ pub(crate) struct Running {
     pub(crate) checks: Option<OwnerChecks>,
     /// The newest notice, if there was one.
     pub(crate) notice: Option<NoticePhase>,
+    /// The stall of its workers, while they make no progress.
+    pub(crate) stall: Option<Box<StalledRound>>,
+    /// The look at its workers, until it is over.
+    pub(crate) look: Option<Box<Looking>>,
     /// The steps that members have saved in this round.
     pub(crate) saved: SavedSteps<NodeId>,
 }

@@ -137,6 +137,11 @@ impl Table {
         })
     }
 
+    /// Returns the address and the port of the round's store.
+    pub(crate) fn store(&self) -> (&str, u16) {
+        (&self.master().address, self.master_port)
+    }
+
     fn master(&self) -> &NodeDescription {
         &self.member_ranks[0].node
     }

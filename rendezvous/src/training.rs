@@ -164,11 +164,19 @@ impl Training {
     ///
     /// A job that reports no steps is never closed. Neither is one whose last round began with a checkpoint in
     /// memory: this checkpoint may be the cause, and the next round may begin from disk.
-    pub(crate) fn without_progress(&self, limit: u32) -> Option<&[ChargedRound]> {
+    ///
+    /// With `hang_auto`, rounds in which a worker has hung for long do not count: the next one has twice the time.
+    pub(crate) fn without_progress(
+        &self,
+        limit: u32,
+        hang_auto: bool,
+    ) -> Option<Vec<&ChargedRound>> {
         let limit = usize::try_from(limit).ok().filter(|limit| *limit > 0)?;
         self.highest_step?;
-        let first = self.charged_rounds.len().checked_sub(limit)?;
-        let last = self.charged_rounds.get(first..)?;
+        let counts = |charged: &&ChargedRound| !(hang_auto && charged.has_hung_for_long());
+        self.charged_rounds.last().filter(counts)?;
+        let counted: Vec<&ChargedRound> = self.charged_rounds.iter().filter(counts).collect();
+        let last = counted.get(counted.len().checked_sub(limit)?..)?;
         let (oldest, newest) = (last.first()?, last.last()?);
         if newest.began_from_memory {
             return None;
@@ -180,7 +188,7 @@ impl Training {
                 highest - lowest <= 1
             }
             None => {
-                let is_alike = |charged: &ChargedRound| {
+                let is_alike = |charged: &&ChargedRound| {
                     charged.step.is_none()
                         && charged.rank == newest.rank
                         && charged.host_name == newest.host_name
@@ -189,13 +197,16 @@ impl Training {
                 last.iter().all(is_alike) && newest.at.saturating_sub(oldest.at) >= OUTAGE
             }
         };
-        is_stuck.then_some(last)
+        is_stuck.then(|| last.to_vec())
     }
 }
 
 /// The time over which a job must fail before its first step until it is closed. An outage of a file server is
 /// usually shorter.
 const OUTAGE: Duration = Duration::from_secs(600);
+
+/// No worker hangs before this time without a step, if the coordinator decides it.
+pub(crate) const HANG_MIN: Duration = Duration::from_secs(900);
 
 /// The end of a round that was charged to the job.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -215,6 +226,13 @@ pub struct ChargedRound {
     /// True if it began with a checkpoint in memory.
     #[serde(default)]
     pub began_from_memory: bool,
+}
+
+impl ChargedRound {
+    /// Returns true if a worker has hung for so long that no other reason was needed to kill it.
+    pub(crate) fn has_hung_for_long(&self) -> bool {
+        matches!(self.end, WorkerEnd::Hung(time) if time >= HANG_MIN)
+    }
 }
 
 #[cfg(test)]
@@ -241,7 +259,7 @@ mod tests {
             step.iter().for_each(|step| training.reach(*step));
             training.end_round(*step);
             training.charge(charged(round, *step, round * minutes));
-            if let Some(rounds) = training.without_progress(3) {
+            if let Some(rounds) = training.without_progress(3, false) {
                 return Some(rounds.iter().map(|charged| charged.round.0).collect());
             }
         }
@@ -275,7 +293,7 @@ mod tests {
         training.end_round(Some(50));
         training.end_round(Some(7));
         training.charge(charged(4, Some(7), 4));
-        assert_eq!(training.without_progress(3), None);
+        assert_eq!(training.without_progress(3, false), None);
     }
 
     /// A job that fails before its first step is closed only if the same worker fails in the same way for ten
@@ -291,7 +309,24 @@ mod tests {
             let rank = GlobalRank(u32::try_from(round).unwrap());
             training.charge(ChargedRound { rank, ..charged(round, None, 10 * round) });
         }
-        assert_eq!(training.without_progress(3), None, "another rank each time");
+        assert_eq!(training.without_progress(3, false), None, "another rank each time");
+    }
+
+    /// Rounds in which a worker has hung for long do not close a job in which the coordinator finds hangs. Shorter hangs
+    /// do, such as that of a stopped worker.
+    #[test]
+    fn long_hangs_do_not_close_the_job() {
+        let mut training = Training { highest_step: Some(7), ..Training::default() };
+        let mut charge = |round, end| {
+            training.charge(ChargedRound { end, ..charged(round, Some(7), round) });
+            [false, true].map(|auto| training.without_progress(3, auto).is_some())
+        };
+        let hung = |minutes: u64| WorkerEnd::Hung(Duration::from_secs(60 * minutes));
+        assert_eq!(charge(1, WorkerEnd::Exited(1)), [false, false]);
+        assert_eq!(charge(2, hung(15)), [false, false]);
+        assert_eq!(charge(3, hung(30)), [true, false]);
+        assert_eq!(charge(4, hung(2)), [true, false]);
+        assert_eq!(charge(5, WorkerEnd::Exited(1)), [true, true]);
     }
 
     /// Without a limit, no job is closed. The memory is bounded.
@@ -299,9 +334,9 @@ mod tests {
     fn limit_may_be_zero() {
         let mut training = Training { highest_step: Some(7), ..Training::default() };
         (1..100).for_each(|round| training.charge(charged(round, Some(7), round)));
-        assert_eq!(training.without_progress(0), None);
+        assert_eq!(training.without_progress(0, false), None);
         assert_eq!(training.charged_rounds.len(), CHARGED_ROUNDS_MAX);
-        assert!(training.without_progress(8).is_some());
+        assert!(training.without_progress(8, false).is_some());
     }
 
     /// Rounds are counted since the last one that reached a new step.
@@ -362,7 +397,7 @@ mod tests {
             training.end_round(Some(120));
             let began_from_memory = (2..=3).contains(&round);
             training.charge(ChargedRound { began_from_memory, ..charged(round, Some(120), 1) });
-            assert_eq!(training.without_progress(3).is_some(), round == 4, "round {round}");
+            assert_eq!(training.without_progress(3, false).is_some(), round == 4, "round {round}");
         }
     }
 }

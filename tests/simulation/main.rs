@@ -7,6 +7,7 @@ mod fixed;
 mod memory;
 mod notices;
 mod scale;
+mod stalls;
 mod storm;
 mod takeover;
 

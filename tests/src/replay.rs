@@ -13,6 +13,8 @@ pub struct Replay {
     round: Round,
     members: u32,
     restarts_used: u32,
+    /// True while the workers make no progress.
+    is_stalled: bool,
     last: EventId,
     /// The first event that contradicts the ones before it.
     broken: Option<String>,
@@ -25,6 +27,7 @@ impl Default for Replay {
             round: Round(0),
             members: 0,
             restarts_used: 0,
+            is_stalled: false,
             last: EventId::default(),
             broken: None,
         }
@@ -43,7 +46,7 @@ impl Replay {
         match &event.kind {
             EventKind::CoordinatorStarted { restarts_used, .. }
             | EventKind::CoordinatorTookOver { restarts_used, .. } => {
-                self.members = 0;
+                (self.members, self.is_stalled) = (0, false);
                 self.restarts_used = *restarts_used;
             }
             EventKind::StateLearned { restarts_used, .. }
@@ -73,6 +76,8 @@ impl Replay {
                 self.members = self.members.saturating_sub(1);
             }
             EventKind::JobClosed { .. } => self.phase = PhaseName::Closed,
+            EventKind::StallBegan { .. } => self.is_stalled = true,
+            EventKind::StallEnded { .. } => self.is_stalled = false,
             EventKind::RunAdopted
             | EventKind::CoordinatorLeaving
             | EventKind::CoordinatorEnded { .. }
@@ -83,9 +88,7 @@ impl Replay {
             | EventKind::FailureNotCharged
             | EventKind::NoticeGiven { .. }
             | EventKind::NoticeOver { .. }
-            | EventKind::StallBegan { .. }
             | EventKind::StallExplained { .. }
-            | EventKind::StallEnded { .. }
             | EventKind::MemoryRestored { .. }
             | EventKind::MemoryStruck { .. }
             | EventKind::MemoryOff { .. }
@@ -114,10 +117,13 @@ impl Replay {
         let members = u32::try_from(members).unwrap_or(u32::MAX);
         // A round that an earlier coordinator completed has no known table.
         let members = if snapshot.world_size == 0 { self.members } else { members };
-        let machine = (snapshot.phase, snapshot.round, members, snapshot.restarts_used);
-        let replayed = (self.phase, self.round, self.members, self.restarts_used);
+        let is_stalled = snapshot.stall.is_some();
+        let machine = (snapshot.phase, snapshot.round, members, snapshot.restarts_used, is_stalled);
+        let replayed = (self.phase, self.round, self.members, self.restarts_used, self.is_stalled);
         (machine != replayed).then(|| {
-            format!("the events give {replayed:?}, and the machine {machine:?} (phase, round, members, restarts)")
+            format!(
+                "the events give {replayed:?}, and the machine {machine:?} (phase, round, members, restarts, stall)"
+            )
         })
     }
 }

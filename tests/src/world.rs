@@ -27,6 +27,7 @@ mod network;
 mod node;
 mod port;
 mod rules;
+mod stalls;
 mod training;
 mod workers;
 
@@ -65,6 +66,8 @@ use node::AgentInput;
 use port::{Down, Up};
 pub use rules::Totals;
 use rules::{Record, Stage};
+pub use stalls::StallTotals;
+use stalls::{StallEvent, Stalls};
 pub use training::NoticeTotals;
 use training::{Training, TrainingEvent};
 
@@ -112,6 +115,10 @@ pub struct World {
     training: Option<Box<Training>>,
     /// The checkpoints in memory. `None` for jobs without.
     memory: Option<Box<Memory>>,
+    /// The long pauses of the workers. `None` for jobs without.
+    stalls: Option<Box<Stalls>>,
+    /// The time during which faults occur.
+    faulty: Duration,
     /// The events of such a job that its rules need.
     pub chronicle: Chronicle,
 }
@@ -145,6 +152,8 @@ enum Event {
     Training(TrainingEvent),
     /// An event of the checkpoints in memory.
     Memory(MemoryEvent),
+    /// An event of a job whose workers make long pauses.
+    Stall(StallEvent),
     /// An event of the store.
     Store(StoreEvent),
     /// A fault occurs.
@@ -202,7 +211,7 @@ enum Part {
     Agent,
 }
 
-/// The time during which faults occur.
+/// The time during which faults occur, in most worlds.
 const FAULTY: Duration = Duration::from_secs(40);
 
 /// The maximum number of events in a world; the usual number is 30,000.
@@ -267,6 +276,8 @@ impl World {
             fixed: None,
             training: None,
             memory: None,
+            stalls: None,
+            faulty: FAULTY,
             chronicle: Chronicle::default(),
             random,
         };
@@ -332,8 +343,9 @@ impl World {
         };
         self.now = self.now.max(at);
         self.record.events += 1;
-        // A world with checkpoints in memory may last longer, and its workers save at each step.
-        let most = if self.memory.is_some() { 2 * EVENTS_MAX } else { EVENTS_MAX };
+        // A world with checkpoints in memory or with pauses may last longer, and its workers save at each step.
+        let is_long = self.memory.is_some() || self.stalls.is_some();
+        let most = if is_long { 2 * EVENTS_MAX } else { EVENTS_MAX };
         if self.record.events > most {
             let at = self.elapsed();
             return Err(format!("rule g: more than {most} events at {at:?}"));
@@ -391,6 +403,7 @@ impl World {
             Event::Succeeds(node, round) => self.finish_workers(&node, round),
             Event::Training(event) => self.happen_in_training(event),
             Event::Memory(event) => self.happen_in_memory(event),
+            Event::Stall(event) => self.happen_in_stalls(event),
             Event::Store(event) => self.happen_in_store(event),
             Event::Fault(fault) => self.strike(fault),
         }

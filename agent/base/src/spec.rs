@@ -280,7 +280,7 @@ impl JobSpec {
                 store_access: errors.or_default(arguments.store_access()),
                 notice: errors.or_default(arguments.notice()),
                 no_progress_limit: errors.or_default(arguments.no_progress_limit()),
-                hang_auto: false,
+                hang_auto: arguments.hang_auto(),
                 memory_copies: errors.or_default(arguments.memory_copies()),
             },
             auth,

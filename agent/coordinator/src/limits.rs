@@ -59,8 +59,6 @@ pub(super) const PAGE_PART: usize = 256 << 10;
 pub(super) const PAGE_PAUSE: Duration = Duration::from_millis(250);
 /// Silence of a node that the page shows, in milliseconds: longer than several lost keep-alives.
 pub(super) const PAGE_SILENCE_MS: u64 = 3_000;
-/// Age of a training step that the page shows as a stall, in milliseconds: a pause, as the time account counts it.
-pub(super) const PAGE_STALL_MS: u64 = 10_000;
 /// Seconds after which a client may try again if all places of readers are taken.
 pub(super) const READERS_RETRY_S: u32 = 10;
 /// Time that a coordinator receives messages after a pause before it expires leases. Agents reconnect within 600 ms, and try twice a second

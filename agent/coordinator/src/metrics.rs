@@ -237,6 +237,8 @@ fn add_job(registry: &mut Registry, counts: &JobCounts) {
     let (name, help) = ("ragent_node_silence_max", "Longest silence of a node that is not lost");
     let silence = ConstGauge::new(longest_silence.as_secs_f64());
     registry.register_with_unit(name, help, Unit::Seconds, silence);
+    let help = "1 while the workers are stalled, else 0";
+    registry.register("ragent_stalled", help, gauge(u8::from(snapshot.stall.is_some())));
     add_progress(registry, snapshot.progress.as_ref());
     add_checkpoints(registry, snapshot);
     memory::add_memory(registry, snapshot.memory.as_ref());
@@ -312,7 +314,7 @@ mod tests {
         message::StandbyCounts,
         snapshot::{
             CheckpointTimes, JobTime, MemoryStatus, NodeCounts, NodeStateName, RestartsByCause,
-            Snapshot, StateTime, VoterStatus,
+            Snapshot, Stall, StateTime, VoterStatus,
         },
     };
     use ragent_store::StoreThread;
@@ -479,8 +481,12 @@ mod tests {
             assert!(text.lines().any(|written| written == line), "{line}: {text}");
         }
         let text = written(Some(&empty_snapshot()));
-        assert!(!text.contains("ragent_step"), "{text}");
         assert!(text.contains("ragent_progress_source{source=\"read\"} 0"), "{text}");
+        assert!(!text.contains("ragent_step"), "{text}");
+        assert!(text.lines().any(|line| line == "ragent_stalled 0"), "{text}");
+        let stall = Some(Stall::default());
+        let text = written(Some(&Snapshot { stall, ..empty_snapshot() }));
+        assert!(text.lines().any(|line| line == "ragent_stalled 1"), "{text}");
     }
 
     /// Checkpoints in memory have gauges once there are any. Before that, only that memory is not off.

@@ -29,6 +29,7 @@ impl Rendezvous {
             restarts_used: self.job_state.restarts_used,
             complete_step: self.job_state.training.complete_step,
         };
+        self.end_stall(self.clock, None);
         let group = self.phase.take_group();
         // Stored before any node receives it: some may exit at once, and the others must receive it
         // from a successor.

@@ -229,7 +229,8 @@ impl Rendezvous {
     /// Returns the result of a job that has failed again and again before a new step; `None` if another start may
     /// help.
     fn without_progress(&self, shared: SharedSettings) -> Option<JobResult> {
-        let charged = self.job_state.training.without_progress(shared.no_progress_limit)?;
+        let training = &self.job_state.training;
+        let charged = training.without_progress(shared.no_progress_limit, shared.hang_auto)?;
         let rounds = charged.iter().map(|charged| charged.round).collect();
         let step = charged.iter().filter_map(|charged| charged.step).max();
         Some(JobResult::NoProgress { rounds, step })

@@ -204,6 +204,8 @@ impl Rendezvous {
             waiting_since: None,
             checks: None,
             notice: None,
+            stall: None,
+            look: None,
             saved: SavedSteps::default(),
         }));
         for id in &placed {

@@ -6,19 +6,19 @@ use std::{
 };
 
 use crate::{
-    account::{TimeAccount, TimeState, TimeTotals},
+    account::{Pauses, TimeAccount, TimeState, TimeTotals},
     effect::Effect,
     event::{
         Event, EventId, EventKind, EventNode, RestartCause, RestartCost, RestartStages, RestartSum,
     },
     ids::NodeId,
-    limits::{ACCOUNT_INTERVAL, FURTHER_FAILURES_MAX, after, millis},
+    limits::FURTHER_FAILURES_MAX,
     machine::Rendezvous,
     message::{EvictReason, RestartReason, StepSource, WorkerEnd, WorkerFailure},
     phase::Phase,
     roster::RosterNode,
     settings::JobState,
-    snapshot::{JobProgress, JobTime, PhaseName, RestartsByCause, StateTime},
+    snapshot::{JobProgress, PhaseName, RestartsByCause},
 };
 
 /// The most refused registrations of a term that are recorded as events. The refused agents log the
@@ -45,9 +45,9 @@ pub(super) struct Journal {
     /// The phase according to the events so far.
     phase: PhaseName,
     phase_since: Instant,
-    account: TimeAccount,
+    pub(super) account: TimeAccount,
     /// The time at which the account was last stored.
-    stored: Instant,
+    pub(super) stored: Instant,
     restart: Option<Restart>,
     last_cost: Option<RestartCost>,
     /// The phase of the newest notice.
@@ -71,7 +71,9 @@ struct Restart {
 
 impl Journal {
     pub(super) fn new(now: Instant, job_state: &JobState) -> Self {
-        let account = TimeAccount::new(now, job_state.time.clone());
+        let training = &job_state.training;
+        let pauses = Pauses { longest: training.longest_pause, first: training.first_step };
+        let account = TimeAccount::new(now, job_state.time.clone(), pauses);
         Self {
             number: 0,
             trigger: None,
@@ -315,11 +317,6 @@ impl Rendezvous {
         self.journal.phase_since = now;
     }
 
-    /// Records that the round begins with a checkpoint in memory.
-    pub(super) fn record_restored(&mut self, kind: EventKind) {
-        self.event(self.journal.admitted, None, kind);
-    }
-
     /// Records that all nodes of the round have started their workers.
     pub(super) fn record_workers_started(&mut self, now: Instant) {
         self.event(self.journal.admitted, None, EventKind::WorkersStarted);
@@ -343,6 +340,14 @@ impl Rendezvous {
             self.count_restart(now, Some(redone), true);
             self.journal.restart = None;
         }
+        if self.journal.account.quiet_for(now).is_zero() {
+            self.end_stall(now, Some(step));
+        }
+    }
+
+    /// Records an event that belongs to the newest round.
+    pub(super) fn event_of_round(&mut self, kind: EventKind) -> EventId {
+        self.event(self.journal.admitted, None, kind)
     }
 
     /// Counts the restart that has brought the job to its current state. Replaces a cost that was counted
@@ -423,34 +428,15 @@ impl Rendezvous {
         self.event(self.journal.began, None, kind);
     }
 
-    /// Returns the time at which the account of a running round must be stored.
-    pub(super) fn account_due(&self) -> Option<Instant> {
-        let is_running = matches!(self.phase, Phase::Running(_));
-        is_running.then(|| after(self.journal.stored, ACCOUNT_INTERVAL))
-    }
-
-    /// Stores the account, if it is due.
-    pub(super) fn store_account(&mut self, now: Instant) {
-        if self.account_due().is_some_and(|due| due <= now) {
-            self.remember();
-        }
-    }
-
     /// Begins the account of a new run.
     pub(super) fn record_new_run(&mut self) {
         let now = self.clock;
-        self.journal.account = TimeAccount::new(now, TimeTotals::default());
+        self.journal.account = TimeAccount::new(now, TimeTotals::default(), Pauses::default());
         self.journal.last_cost = None;
         self.job_state.restarts = Default::default();
         let event = self.event(None, None, EventKind::RunBegan { restarts_used: 0 });
         self.journal.began = Some(event);
         self.begin_restart(now, RestartCause::FirstStart, Some(event));
-    }
-
-    /// Writes the time account to the state of the job.
-    pub(super) fn remember_time(&mut self) {
-        self.journal.stored = self.clock;
-        self.job_state.time = self.journal.account.seen(self.clock).in_millis();
     }
 
     /// Returns how long the job has been in its phase.
@@ -468,39 +454,5 @@ impl Rendezvous {
         let sums = RestartCause::ALL.into_iter().zip(self.job_state.restarts);
         let used = sums.filter(|(_, sum)| *sum != RestartSum::default());
         used.map(|(cause, sum)| RestartsByCause { cause, sum }).collect()
-    }
-
-    /// Returns the age of the job.
-    pub(super) fn job_age(&self, now: Instant) -> Duration {
-        self.journal.account.seen(now).age()
-    }
-
-    /// Returns the time for which workers have run.
-    pub(super) fn time_with_workers(&self) -> Duration {
-        let times = self.journal.account.seen(self.clock);
-        let states = [
-            TimeState::Productive,
-            TimeState::Stalled,
-            TimeState::Hung,
-            TimeState::Starting,
-            TimeState::Unknown,
-        ];
-        states.into_iter().fold(Duration::ZERO, |sum, state| sum.saturating_add(times.of(state)))
-    }
-
-    /// Returns the time account.
-    pub(super) fn job_time(&self, now: Instant) -> JobTime {
-        let account = &self.journal.account;
-        let (seen, settled) = (account.seen(now), account.settled(now));
-        let states = TimeState::ALL.into_iter().map(|state| StateTime {
-            state: state.name().to_owned(),
-            ms: millis(seen.of(state)),
-            settled_ms: millis(settled.of(state)),
-        });
-        JobTime {
-            states: states.collect(),
-            redone_ms: millis(seen.redone),
-            now: account.state(now).map(|state| state.name().to_owned()),
-        }
     }
 }

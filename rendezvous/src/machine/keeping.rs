@@ -21,7 +21,7 @@ use std::{
 
 use crate::{
     event::{EventKind, StrikeReason},
-    ids::{GroupRank, NodeId, RoundId},
+    ids::{GlobalRank, GroupRank, NodeId, RoundId},
     limits::{TAKEOVER_COURTESY, after},
     machine::{Rendezvous, memory_status::Reported},
     memory::{Chosen, Gone, Holdings, Place, Site, Source, buddies, choose},
@@ -76,6 +76,8 @@ pub(super) struct Keeping {
     pub(super) reported: OnceLock<Reported>,
     /// True if any node has reported anything about memory.
     pub(super) has_reports: bool,
+    /// The members of the round whose `save` waits for a buffer, with the lowest waiting rank of each.
+    waits_for_buffer: BTreeMap<NodeId, GlobalRank>,
 }
 
 /// The nodes with which one node exchanges copies.
@@ -112,6 +114,11 @@ impl Keeping {
     /// Returns the end of this wait, if it is after `advanced`.
     pub(super) fn deadline(&self, advanced: Instant) -> Option<Instant> {
         self.waits_until.filter(|until| advanced < *until)
+    }
+
+    /// Returns a rank of the round whose `save` waits for a buffer, with its node.
+    pub(super) fn waits_for_buffer(&self) -> Option<(&NodeId, GlobalRank)> {
+        self.waits_for_buffer.first_key_value().map(|(id, rank)| (id, *rank))
     }
 
     /// Returns true if a checkpoint that is newer than the plan was whole in the round.
@@ -174,7 +181,7 @@ impl Rendezvous {
         if let Some(chosen) = &plan {
             let is_resharded = chosen.is_resharded();
             let fetching = if is_resharded { members.len() } else { chosen.sources.len() };
-            self.record_restored(EventKind::MemoryRestored {
+            self.event_of_round(EventKind::MemoryRestored {
                 step: chosen.checkpoint.step,
                 fetching: u32::try_from(fetching).unwrap_or(u32::MAX),
                 bytes: chosen.bytes,
@@ -250,6 +257,7 @@ impl Rendezvous {
         let Some(node) = self.roster.get_mut(id) else { return };
         node.memory = Some(Box::new(report));
         self.follow_memory(now, id);
+        self.follow_stall(now);
         if self.has_guidance || self.saved_in_memory().is_some() {
             // The round may end with this.
             self.counted.take();
@@ -286,9 +294,13 @@ impl Rendezvous {
         let node = self.roster.get(id).filter(|_| member.is_held());
         // What was reported before the admission may be freed by now.
         let report = node.and_then(|node| node.memory.as_deref());
-        let parts =
-            report.filter(|report| report.round == round).map_or(&[][..], |report| &report.parts);
+        let report = report.filter(|report| report.round == round);
+        let parts = report.map_or(&[][..], |report| &report.parts);
         self.keeping.holdings.record(now, member.rank, parts);
+        match report.and_then(|report| report.waits_for_buffer) {
+            Some(rank) => drop(self.keeping.waits_for_buffer.insert(id.clone(), rank)),
+            None => drop(self.keeping.waits_for_buffer.remove(id)),
+        }
         let newest = self.keeping.holdings.newest_whole();
         if newest > self.keeping.whole {
             self.keeping.whole = newest;
@@ -319,6 +331,15 @@ impl Rendezvous {
         let Some(report) = node.memory.as_deref() else { return };
         self.hold(now, &node.description.node_id);
         self.remember_kills(&node.description.host_name, report);
+    }
+
+    /// Returns the host name of the node that keeps the copies of the node with this rank, if it has one.
+    pub(super) fn buddy_host(&self, rank: GroupRank) -> Option<String> {
+        let pairs = &self.keeping.pairs;
+        pairs.get(usize::try_from(rank.0).ok()?)?.buddy.as_ref()?;
+        let buddy = pairs.iter().position(|pair| pair.ward == Some(rank))?;
+        let table = self.phase.group()?.table.as_ref()?;
+        table.member_ranks().get(buddy).map(|ranks| ranks.node.host_name.clone())
     }
 
     /// Returns the checkpoint that echoes name: the newest one of the running round that is whole.

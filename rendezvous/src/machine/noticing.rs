@@ -162,7 +162,7 @@ impl Rendezvous {
         info!(number = notice.number, about = notice.kind.name(), "notice given");
         let event = self.event(None, None, kind);
         self.set_notice_event(event);
-        (self.has_guidance, self.has_given_notice) = (true, true);
+        (self.has_guidance, self.has_given_guidance) = (true, true);
         self.remember();
     }
 
@@ -284,13 +284,15 @@ impl Rendezvous {
     pub(super) fn send_guidance(&mut self, now: Instant, id: &NodeId) {
         let Phase::Running(running) = &self.phase else { return };
         let memory_off = self.memory_off();
-        let has_news = self.has_given_notice || memory_off.is_some();
+        let look = running.look.as_ref().map(|look| look.look());
+        let has_news = self.has_given_guidance || memory_off.is_some() || look.is_some();
         if !has_news || running.group.held(id).is_none() {
             return;
         }
         let notice = running.notice.as_ref().map(|phase| phase.notice(now));
         let round = running.group.round;
-        let guidance = Guidance { round, notice, memory_off, ..Guidance::default() };
+        let hung = running.stall.as_ref().and_then(|stall| stall.hung);
+        let guidance = Guidance { round, notice, look, hung, memory_off };
         if let Some(peer) = self.roster.get(id).filter(|node| node.attached).map(|node| node.peer())
         {
             self.send(peer, ToNode::Guidance(guidance));

@@ -35,6 +35,9 @@ impl Rendezvous {
         if let Some(progress) = self.progress(now) {
             self.record_progress(now, &progress);
         }
+        self.follow_stall(now);
+        // A worker that was named as hung may have made a step.
+        self.send_new_guidance(now);
     }
 
     /// Returns the training step of the newest round, if any is known.

@@ -153,11 +153,11 @@ impl Rendezvous {
         running: &Running,
         shared: SharedSettings,
     ) -> Option<Instant> {
-        let notice = self.notice_deadline(running);
-        [self.voluntary_at(running, shared), self.calms_down_at(running), notice]
-            .into_iter()
-            .flatten()
-            .min()
+        let voluntary = self.voluntary_at(running, shared);
+        let (calm, notice) = (self.calms_down_at(running), self.notice_deadline(running));
+        let (stall, look, hang) =
+            (self.stall_deadline(), self.look_deadline(), self.hang_deadline());
+        [voluntary, calm, notice, stall, look, hang].into_iter().flatten().min()
     }
 
     /// Returns the time at which the round is interrupted for waiting nodes, if nothing else happens.
@@ -196,6 +196,7 @@ impl Rendezvous {
         verdict: Option<PendingVerdict>,
     ) {
         self.record_abandoned_phase(now);
+        self.end_stall(now, None);
         if let Some(group) = self.phase.take_group() {
             info!(
                 round = %group.round, nodes = group.size, reason = reason.kind(),

@@ -182,7 +182,7 @@ impl Rendezvous {
             saving: self.saving(now),
             checkpoints: self.checkpoints.times(self.failure_rate()),
             saved_step: self.job_state.training.saved_step,
-            stall: None,
+            stall: self.stall(now),
             memory: self.memory_status(now),
             refused_clients: self
                 .phase

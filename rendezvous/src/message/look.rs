@@ -93,8 +93,9 @@ pub struct WorkerLook {
     pub state: Option<char>,
     /// True if it is connected to the round's store; `None` if that is not known.
     pub has_reached_store: Option<bool>,
-    /// The innermost line of its script, such as `load_batch at data.py:88`; at most
-    /// [`LINE_MAX`](super::LINE_MAX) bytes.
+    /// The innermost function and line of its script, such as `load_batch at data.py:88`. In a call of
+    /// `torch.distributed`, the function is that one, and the line is that of the script, as in
+    /// `all_reduce at train.py:7`. At most [`LINE_MAX`](super::LINE_MAX) bytes.
     pub line: Option<String>,
     /// The place where it waits in the kernel, such as `rpc_wait_bit_killable (NFS)`; at most
     /// [`LINE_MAX`](super::LINE_MAX) bytes.

@@ -7,6 +7,7 @@
 //! - From [`Bug::DoubleRank`] on, they concern a job with one endpoint.
 //! - From [`Bug::LowestStep`] on, they concern notices and checkpoints.
 //! - From [`Bug::LowestIsWhole`] on, they concern checkpoints in memory.
+//! - From [`Bug::HiddenSteps`] on, they concern stalls.
 //!
 //! No bug orders lists by a counter instead of the term. Lists are a part of the replica, and have no order of their own. A unit test of
 //! the election verifies that the later term counts.
@@ -179,6 +180,18 @@ pub enum Bug {
     RanksIgnored,
     /// Ranges of a block are sent, but its checksum was not computed. Breaks rule w.
     BlockUnchecked,
+    /// The coordinator does not learn the steps of one node. Breaks rules ae and ag.
+    HiddenSteps,
+    /// The next coordinator does not know the pauses of the job. Breaks rule ae.
+    ForgottenPauses,
+    /// A node reports that a `save` waits for memory, although none does. Breaks rule af.
+    EternalWait,
+    /// Stalls never end in the journal. Breaks rule 12.
+    LostStallEnds,
+    /// No node receives a look. Breaks rule ah.
+    LostLook,
+    /// A node answers each look with what it has seen in its first one. Breaks rule ai.
+    OldDigest,
 }
 
 impl Bug {

@@ -316,6 +316,7 @@ impl World {
         if let Effect::Record(event) = effect {
             self.journal(event);
             self.check_event(id, event);
+            self.check_stall_event(id, event);
             self.check_memory_event(id, event);
         }
         if let Effect::Remember(job_state) = effect {

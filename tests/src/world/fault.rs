@@ -274,7 +274,7 @@ impl World {
 
     /// Ends the faults when their time is over, and starts all hosts that are down.
     pub(super) fn become_quiet(&mut self) {
-        if self.stage != Stage::Faulty || self.now < self.start + super::FAULTY {
+        if self.stage != Stage::Faulty || self.now < self.start + self.faulty {
             return;
         }
         self.stage = Stage::Quiet(self.now);

@@ -289,8 +289,12 @@ impl World {
             // Rule 3 is to notice this bug.
             fixed.replay = Replay::default();
         }
-        let is_loss = matches!(event.kind, EventKind::NodeLost { .. });
-        if self.bug != Bug::LostEvents || !is_loss {
+        let is_dropped = match self.bug {
+            Bug::LostEvents => matches!(event.kind, EventKind::NodeLost { .. }),
+            Bug::LostStallEnds => matches!(event.kind, EventKind::StallEnded { .. }),
+            _ => false,
+        };
+        if !is_dropped {
             fixed.replay.apply(event);
         }
     }
@@ -373,9 +377,14 @@ impl World {
 
     /// Returns the snapshot of the coordinator, if it runs.
     pub fn snapshot(&self) -> Option<Snapshot> {
-        let process = self.processes.get(self.hosts[HOST].process.as_ref()?)?;
+        self.snapshot_of(self.hosts[HOST].process.as_ref()?)
+    }
+
+    /// Returns the snapshot of the coordinator in a process, if it runs.
+    pub(super) fn snapshot_of(&self, id: &NodeId) -> Option<Snapshot> {
+        let process = self.processes.get(id)?;
         let coordinator = process.port.coordination.running()?;
-        Some(coordinator.rendezvous.snapshot(self.hosts[HOST].local(self.now)))
+        Some(coordinator.rendezvous.snapshot(self.hosts[process.host].local(self.now)))
     }
 
     /// Returns the settings that the job was started with.

@@ -188,7 +188,7 @@ impl World {
         self.tell(|| format!("a process starts on host {host}"));
         // While another host is lost for ever, the restart of an agent may cost the voters their majority.
         if let Stage::Healed(_, elections) = self.stage
-            && self.elapsed() < super::FAULTY + RESTARTS_WITHIN
+            && self.elapsed() < self.faulty + RESTARTS_WITHIN
         {
             self.stage = Stage::Healed(self.now, elections);
         }

@@ -210,6 +210,7 @@ impl World {
             self.count_from_receipt(id, &mut message);
         }
         self.forge_guidance(&mut message);
+        self.receive_look(peer, &mut message);
         self.forge_memory_down(id, &mut message);
         if let ToNode::Voters(voters) = &message {
             self.learn_voters(id, voters);
@@ -416,6 +417,7 @@ impl World {
             Effect::Dial(stream) => self.dial_next(id, stream),
             Effect::Send { stream, mut message } => {
                 self.forge_message(&mut message);
+                self.forge_stalls_up(&peer(stream), &mut message);
                 self.forge_memory_up(id, &mut message);
                 match &mut message {
                     FromNode::NodeReport(report) => self.forge_report(report),

@@ -323,8 +323,21 @@ impl World {
         }
     }
 
+    /// Lets the script report its steps. No worker fails by itself.
+    pub(super) fn train_steadily(&mut self) {
+        if let Some(training) = &mut self.training {
+            (training.fails_at, training.reports_steps) = (None, true);
+        }
+    }
+
+    /// Returns the times of the first and the last step of a round, if it has made one.
+    pub(super) fn steps_at(&self, round: RoundId) -> Option<(Instant, Instant)> {
+        self.training.as_ref()?.rounds.get(&round)?.worked
+    }
+
     /// Notes that the workers of a round on a node have exited with 0.
     pub(super) fn note_exited(&mut self, id: &NodeId, round: RoundId) {
+        self.note_excuse();
         if let Some(training) = &mut self.training {
             training.exited.insert((round.round, id.clone()));
         }
@@ -381,7 +394,7 @@ impl World {
         let Some(training) = &mut self.training else { return };
         let pause = training.random.millis(300, 600);
         self.schedule(pause, Event::Training(TrainingEvent::Step(id.clone(), round)));
-        let Some(step) = step else { return };
+        let Some(step) = step.filter(|_| !self.is_in_pause()) else { return };
         self.report_step(id, round, step);
         let Some(training) = &mut self.training else { return };
         let is_due = training.saves_at_intervals && step.is_multiple_of(INTERVAL) && step > 0;
@@ -406,12 +419,17 @@ impl World {
         let Some(local) = self.local(id) else { return };
         let Some(training) = &mut self.training else { return };
         let (source, reports) = (StepSource::Reported, training.reports_steps);
+        let mut pause = None;
         if let Some(of_round) = training.rounds.get_mut(&round) {
             if of_round.highest.is_none_or(|highest| highest < step) {
-                let (first, _) = of_round.worked.unwrap_or((now, now));
+                let (first, last) = of_round.worked.unwrap_or((now, now));
                 of_round.worked = Some((first, now));
+                pause = Some(now.saturating_duration_since(last));
             }
             of_round.highest = of_round.highest.max(Some(step));
+        }
+        if let Some(pause) = pause {
+            self.note_pause(round, pause);
         }
         let Some(agent) = self.agent(id) else { return };
         let Some(group) = agent.group.as_mut().filter(|group| group.round == round) else { return };
@@ -788,7 +806,7 @@ impl World {
     }
 
     /// Notes that a rule is broken; the first one counts.
-    fn break_rule(&mut self, why: impl FnOnce() -> String) {
+    pub(super) fn break_rule(&mut self, why: impl FnOnce() -> String) {
         if let Some(training) = &mut self.training {
             training.broken.get_or_insert_with(why);
         }

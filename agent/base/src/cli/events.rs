@@ -31,7 +31,7 @@ pub struct EventsArgs {
 /// Flags of `ragent explain`.
 #[derive(Args, Clone, Debug)]
 pub struct ExplainArgs {
-    /// Part of the job to explain: `restart`, `time`, `wait`, `rank N` or `node HOST` [default: the job, in short]
+    /// Part of the job to explain: `restart`, `time`, `wait`, `stall`, `rank N` or `node HOST` [default: the job, in short]
     #[arg(value_name = "TOPIC", num_args = 0..=2)]
     pub topic: Vec<String>,
     /// The job.

@@ -254,7 +254,8 @@ pub struct LaunchArgs {
     )]
     pub log_format: Option<String>,
     /// Seconds without progress after which workers are killed and count as failed. Workers make progress while one of them writes,
-    /// computes or sends a heartbeat (WATCHDOG=1 to NOTIFY_SOCKET) [default: never]
+    /// computes or sends a heartbeat (WATCHDOG=1 to NOTIFY_SOCKET). Or `auto`: the coordinator decides it by the steps of the job
+    /// [default: never]
     #[arg(
         long,
         alias = "hang_timeout",

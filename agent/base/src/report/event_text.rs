@@ -10,7 +10,7 @@ use ragent_rendezvous::{
 
 use super::{
     news::{ended, evicted, notice_given, restarting},
-    status_text::progress::grouped,
+    status_text::{progress::grouped, stall::stalled},
     time_text::short_time,
 };
 
@@ -70,14 +70,7 @@ pub fn sentence(event: &Event) -> String {
         EventKind::RoundStillStopping => {
             format!("a member still has processes of round {round}")
         }
-        EventKind::StallBegan { step: Some(step), after_ms } => format!(
-            "the workers are stalled: no step after {} for {}",
-            grouped(*step),
-            short_time(*after_ms)
-        ),
-        EventKind::StallBegan { step: None, after_ms } => {
-            format!("the workers are stalled: no first step for {}", short_time(*after_ms))
-        }
+        EventKind::StallBegan { step, after_ms } => stalled(*step, *after_ms),
         EventKind::StallExplained { text, .. } => format!("why the workers are stalled: {text}"),
         EventKind::StallEnded { step: Some(step), after_ms } => format!(
             "the workers make progress again, at step {}, after {}",

@@ -3,6 +3,7 @@
 pub mod memory;
 pub mod progress;
 pub mod saving;
+pub mod stall;
 pub mod table;
 
 use std::{fmt::Write as _, net::IpAddr};
@@ -42,6 +43,9 @@ pub fn text(snapshot: &Snapshot, rows: Rows) -> String {
     );
     if let Some(progress) = &snapshot.progress {
         let _ = writeln!(text, "{}", progress::line(progress));
+    }
+    for line in stall_lines(snapshot) {
+        let _ = writeln!(text, "{line}");
     }
     if let Some(phase) = &snapshot.saving {
         let _ = writeln!(text, "{}", saving::phase(phase));
@@ -92,6 +96,12 @@ pub fn text(snapshot: &Snapshot, rows: Rows) -> String {
     }
     // The answer may come from an untrusted process.
     printable(&text)
+}
+
+/// Returns the lines about the stall of a job; none if it makes progress.
+pub fn stall_lines(snapshot: &Snapshot) -> Vec<String> {
+    let usual = snapshot.progress.and_then(|progress| progress.step_time);
+    snapshot.stall.as_ref().map_or_else(Vec::new, |stall| stall::lines(stall, usual))
 }
 
 /// Returns the line about a connection between nodes that could not be opened.

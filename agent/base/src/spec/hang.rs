@@ -18,6 +18,9 @@ pub struct HangSpec {
     pub signal: Option<Signal>,
 }
 
+/// The value with which the coordinator decides which worker hangs.
+const AUTO: &str = "auto";
+
 /// The longest allowed timeout: a year.
 const MAX_SECONDS: f64 = 366.0 * 24.0 * 3600.0;
 
@@ -31,8 +34,15 @@ impl<H: Host> Arguments<'_, H> {
         Ok(timeout.map(|timeout| HangSpec { timeout, py_spy: py_spy(), signal }))
     }
 
+    /// Returns true if the coordinator decides which worker hangs: `--hang-timeout auto`.
+    pub(super) fn hang_auto(&self) -> bool {
+        let given = self.argument("hang_timeout", &self.args.hang_timeout);
+        given.is_some_and(|given| given.text.trim() == AUTO)
+    }
+
     fn hang_timeout(&self) -> Result<Option<Duration>, UsageError> {
         let given = self.argument("hang_timeout", &self.args.hang_timeout);
+        let given = given.filter(|given| given.text.trim() != AUTO);
         let is_allowed = |seconds| seconds > 0.0 && seconds <= MAX_SECONDS;
         let seconds = given.map(|given| given.seconds(is_allowed)).transpose()?;
         Ok(seconds.map(Duration::from_secs_f64))

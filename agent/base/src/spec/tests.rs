@@ -213,6 +213,20 @@ fn programs_without_python() {
     }
 }
 
+/// `--hang-timeout` is a time for each node, or `auto` for the whole job.
+#[test]
+fn hang_timeout_may_be_auto() {
+    let of = |line: &str| {
+        let spec = resolve(line).unwrap();
+        (spec.hang.map(|hang| hang.timeout.as_secs()), spec.shared.hang_auto)
+    };
+    assert_eq!(of("ragent t.py"), (None, false));
+    assert_eq!(of("ragent --hang-timeout 600 t.py"), (Some(600), false));
+    assert_eq!(of("ragent --hang-timeout auto t.py"), (None, true));
+    let wrong = mistakes("ragent --hang-timeout often t.py");
+    assert!(wrong[0].starts_with("`--hang-timeout often` "), "{wrong:?}");
+}
+
 /// `auto` is the number of accelerators, else that of processors.
 #[test]
 fn workers_per_node() {

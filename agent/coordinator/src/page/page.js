@@ -265,9 +265,13 @@
     }
     if (job.memory?.text) list.push(`Memory: ${job.memory.text}`);
     if (job.incomplete) list.push(`The next round is not complete: ${job.incomplete.text}`);
-    const stalled = order.filter((row) => row[STALLED]);
-    if (stalled.length > 0 && job.phase === "running") {
-      list.push(`No new step for more than 10 s on ${named(stalled)}`);
+    const stall = job.stall;
+    if (stall) {
+      const what = stall.step === null ? "no first step" : `no step after ${number(stall.step)}`;
+      const usual = stall.step !== null && job.progress?.step_ms ? ` (usually ${time(job.progress.step_ms)})` : "";
+      list.push(`The workers are stalled: ${what} for ${time(stall.for_ms)}${usual}`);
+      if (stall.text) list.push(`Why: ${stall.text}`);
+      for (const fact of stall.facts) list.push(fact);
     }
     for (const voter of job.voters) {
       if (!voter.is_leader && voter.silent_ms >= 3000) {
@@ -283,11 +287,8 @@
     $("problems").firstElementChild.replaceChildren(...list.map((text) => make("li", text)));
   };
 
-  // Returns the hosts of a few nodes, and the number of the others.
-  const named = (nodes) => {
-    const hosts = nodes.slice(0, 5).map((row) => row[HOST]).join(", ");
-    return nodes.length > 5 ? `${hosts} and ${number(nodes.length - 5)} more nodes` : hosts;
-  };
+  // Returns the reason why a node of a stalled job is unusual.
+  const late = () => `no new step for more than ${time(job.stall?.limit_ms ?? 0)}`;
 
   // The map of the nodes
 
@@ -412,7 +413,7 @@
         parts.push(`group rank ${row[RANK]}, ${ranks}`);
       } else parts.push(count(row[WORKERS], "worker"));
       if (row[STANDBYS]) parts.push(`${row[STANDBYS][0]} of ${row[STANDBYS][1]} standbys ready`);
-      if (row[STALLED]) parts.push("no new step for more than 10 s");
+      if (row[STALLED]) parts.push(late());
       if (row[REASON]) parts.push(row[REASON]);
       if (row[STATUS]) parts.push(`status: ${row[STATUS]}`);
     }
@@ -428,7 +429,7 @@
     $("unusual").hidden = odd.length === 0;
     const lines = odd.slice(0, UNUSUAL_MAX).map((row) => {
       const line = make("tr");
-      const reason = row[REASON] || (row[STALLED] ? "no new step for more than 10 s" : "");
+      const reason = row[REASON] || (row[STALLED] ? late() : "");
       for (const text of [row[RANK] ?? "-", row[HOST], states.get(row[STATE]), reason]) line.append(make("td", text));
       return line;
     });

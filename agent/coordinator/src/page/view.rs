@@ -14,7 +14,7 @@ use ragent_base::report::event_text;
 use ragent_rendezvous::{
     event::RestartCause,
     ids::NodeId,
-    snapshot::{NodeSnapshot, NodeStateName, Snapshot},
+    snapshot::{NodeSnapshot, NodeStateName, Snapshot, Stall},
 };
 use serde::Serialize;
 
@@ -101,7 +101,7 @@ struct Rest {
     standbys: Option<(u32, u32)>,
     reason: Option<String>,
     status: Option<String>,
-    /// True if the workers have not reached another step for long.
+    /// True if the job is stalled, and the workers of this node have not reached another step for as long.
     is_stalled: bool,
 }
 
@@ -120,7 +120,7 @@ impl PageView {
         let mut rows = Vec::new();
         let mut letters_only = Vec::new();
         for node in &snapshot.nodes {
-            let row = PageRow::of(node);
+            let row = PageRow::of(node, snapshot.stall.as_ref());
             let slot = self.slot_of(&node.node_id);
             match &self.rows[slot] {
                 Some(old) if !old.differs(&row) && old.state == row.state => {}
@@ -192,7 +192,8 @@ impl PageView {
 }
 
 impl PageRow {
-    fn of(node: &NodeSnapshot) -> Self {
+    fn of(node: &NodeSnapshot, stall: Option<&Stall>) -> Self {
+        let is_late = |age| stall.is_some_and(|stall| age >= stall.limit_ms);
         let is_silent = match node.state {
             NodeStateName::Lost => true,
             NodeStateName::Preparing
@@ -218,7 +219,7 @@ impl PageRow {
                 standbys: node.standbys.as_ref().map(|standbys| (standbys.ready, standbys.size)),
                 reason: node.reason.clone(),
                 status: node.progress.clone(),
-                is_stalled: node.progress_age_ms.is_some_and(|age| age >= limits::PAGE_STALL_MS),
+                is_stalled: node.progress_age_ms.is_some_and(is_late),
             },
         }
     }
@@ -396,8 +397,15 @@ mod tests {
             standbys: Some(standbys),
             ..node(1)
         };
-        let frame = PageView::default().frame(&with_nodes(vec![node(0), lost]), &[]);
+        let late = |limit_ms| Some(Stall { limit_ms, ..Stall::default() });
+        let nodes = vec![node(0), lost];
+        let of = |stall| Snapshot { stall, ..with_nodes(nodes.clone()) };
+        let frame = PageView::default().frame(&of(late(12_000)), &[]);
         let all = only(frame.after(None));
+        for stall in [None, late(12_001)] {
+            let frame = PageView::default().frame(&of(stall), &[]);
+            assert_eq!(only(frame.after(None))["rows"][1][10], false);
+        }
         assert_eq!(
             all["rows"],
             json!([
@@ -419,6 +427,7 @@ mod tests {
             ])
         );
         assert_eq!(all["job"]["nodes"], json!([]));
+        assert_eq!(all["job"]["stall"]["limit_ms"], 12_000);
         assert_eq!(all["states"][2], json!(["R", "running"]));
         assert_eq!(all["causes"][1], json!(["worker_failed", "failure of a worker"]));
     }

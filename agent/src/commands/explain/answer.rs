@@ -1,13 +1,13 @@
 //! Explains parts of a job, such as its restarts or one node.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, time::Duration};
 
 use ragent_base::report::{
-    status_text::table,
+    status_text::{stall, table},
     time_text::{self, short_time},
 };
 use ragent_rendezvous::snapshot::{
-    JobTime, NodeSnapshot, NodeStateName, RestartsByCause, Snapshot,
+    JobTime, NodeSnapshot, NodeStateName, RestartsByCause, Snapshot, Stall,
 };
 use serde::Serialize;
 
@@ -51,6 +51,14 @@ pub(super) enum ExplainAnswer {
         nodes: Vec<NodeSnapshot>,
         /// The voters that do not answer.
         silent_voters: Vec<String>,
+    },
+    Stall {
+        run_id: String,
+        /// The stall; `None` if the workers make progress.
+        stall: Option<Stall>,
+        /// The usual time of a step, if known.
+        #[serde(skip)]
+        usual: Option<Duration>,
     },
     Rank {
         run_id: String,
@@ -100,6 +108,11 @@ impl ExplainAnswer {
                     .filter(|voter| voter.is_silent())
                     .map(|voter| voter.endpoint.clone())
                     .collect(),
+            },
+            Topic::Stall => Self::Stall {
+                run_id,
+                stall: snapshot.stall.clone(),
+                usual: snapshot.progress.and_then(|progress| progress.step_time),
             },
             Topic::Rank(rank) => {
                 let place = snapshot.nodes.iter().find_map(|node| {
@@ -152,6 +165,12 @@ impl ExplainAnswer {
             Self::Wait { run_id, now, waits_for, nodes, silent_voters } => {
                 let _ = writeln!(text, "{run_id} {now}");
                 write_wait(&mut text, waits_for.as_deref(), nodes, silent_voters);
+            }
+            Self::Stall { stall: None, .. } => text += "The workers are not stalled.\n",
+            Self::Stall { stall: Some(stall), usual, .. } => {
+                for line in stall::lines(stall, *usual) {
+                    let _ = writeln!(text, "{line}");
+                }
             }
             Self::Rank { run_id, rank, world_size, local_rank, node, events } => {
                 match (local_rank, node) {

@@ -4,14 +4,14 @@ use std::fmt::Write as _;
 
 use ragent_base::report::{
     event_text,
-    status_text::{memory, progress::grouped, saving, unreached_text},
+    status_text::{memory, progress::grouped, saving, stall_lines, unreached_text},
     time_text::{self, short_time},
 };
 use ragent_rendezvous::{
     event::EventId,
     snapshot::{
         CheckpointTimes, JobTime, MemoryStatus, PhaseName, RestartsByCause, Saving, Snapshot,
-        Unreached, size,
+        Stall, Unreached, size,
     },
 };
 use serde::Serialize;
@@ -28,6 +28,11 @@ pub(in crate::commands) struct JobExplanation {
     run_id: String,
     /// The current activity of the job.
     now: String,
+    /// The stall of the workers.
+    stall: Option<Stall>,
+    /// The same, a line for each fact.
+    #[serde(skip)]
+    stall_lines: Vec<String>,
     /// The reason why the job does not run.
     waits_for: Option<String>,
     /// The connections between nodes that could not be opened.
@@ -76,6 +81,8 @@ impl JobExplanation {
         Self {
             run_id: snapshot.run_id.to_string(),
             now: now(snapshot),
+            stall: snapshot.stall.clone(),
+            stall_lines: stall_lines(snapshot),
             waits_for: snapshot.incomplete.as_ref().map(|why| why.text.clone()),
             unreached: snapshot.unreached.clone(),
             restarts: restarts(entries, RESTARTS_MAX),
@@ -97,6 +104,9 @@ impl JobExplanation {
     pub(in crate::commands) fn text(&self) -> String {
         let mut text = format!("{} {}\n", self.run_id, self.now);
         // Writing to a string does not fail.
+        for line in &self.stall_lines {
+            let _ = writeln!(text, "  {line}");
+        }
         if let Some(waits_for) = &self.waits_for {
             let _ = writeln!(text, "  not complete: {waits_for}");
         }

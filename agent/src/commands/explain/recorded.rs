@@ -56,7 +56,7 @@ enum Part {
         by_cause: Vec<RestartsByCause>,
     },
     Events {
-        /// The newest events of a worker or host, newest first.
+        /// The newest events of a worker or host, or about stalls, newest first.
         events: Vec<Happened>,
     },
 }
@@ -81,6 +81,9 @@ impl Recorded {
             },
             Topic::Node(host) => Part::Events {
                 events: Happened::newest(entries, |entry| entry.host.as_ref() == Some(host)),
+            },
+            Topic::Stall => Part::Events {
+                events: Happened::newest(entries, |entry| entry.kind.starts_with("stall_")),
             },
             Topic::Time => return Err(needs_state("time")),
             Topic::Wait => return Err(needs_state("wait")),
@@ -143,7 +146,7 @@ fn needs_state(topic: &str) -> UsageError {
     UsageError::new(format!(
         "`ragent explain {topic}` needs the current state of the job, which a journal does not have"
     ))
-    .with_hint("with `--journal`, topics are `restart`, `rank N` and `node HOST`; without one, the job is explained")
+    .with_hint("with `--journal`, topics are `restart`, `stall`, `rank N` and `node HOST`; without one, the job is explained")
 }
 
 /// Sums the costs of restarts by cause. A later cost with the same cause replaces an earlier one.

@@ -13,6 +13,8 @@ pub(super) enum Topic {
     Time,
     /// The nodes and voters that the job waits for.
     Wait,
+    /// The stall of the workers.
+    Stall,
     /// A worker, by global rank.
     Rank(u32),
     /// The nodes on a host.
@@ -32,13 +34,14 @@ impl Topic {
             ["restart"] => Ok(Self::Restart),
             ["time"] => Ok(Self::Time),
             ["wait"] => Ok(Self::Wait),
+            ["stall"] => Ok(Self::Stall),
             ["rank", rank] => rank.parse().map(Self::Rank).map_err(|_| {
                 UsageError::new(format!("invalid rank '{rank}': it is not a number"))
                     .with_hint("`ragent explain rank 3` explains the worker with RANK=3")
             }),
             ["node", host] => Ok(Self::Node(host.to_owned())),
             _ => Err(UsageError::new(format!("unknown topic '{}'", words.join(" "))).with_hint(
-                "topics are `restart`, `time`, `wait`, `rank N` and `node HOST`; without one, the job is explained",
+                "topics are `restart`, `time`, `wait`, `stall`, `rank N` and `node HOST`; without one, the job is explained",
             )),
         }
     }
@@ -60,6 +63,7 @@ mod tests {
             ("restart", Topic::Restart),
             ("time", Topic::Time),
             ("wait", Topic::Wait),
+            ("stall", Topic::Stall),
             ("rank 11", Topic::Rank(11)),
             ("node n1", Topic::Node("n1".to_owned())),
         ] {

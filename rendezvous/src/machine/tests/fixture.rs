@@ -15,7 +15,7 @@ use crate::{
     },
     machine::Rendezvous,
     message::{
-        Admission, Assignment, CheckpointId, EvictReason, FromNode, Guidance, KnownRound,
+        Admission, Assignment, CheckpointId, EvictReason, FromNode, Guidance, KnownRound, LookPart,
         NodeDescription, NodeReport, NodeState, NoticeKind, Outcome, PROTOCOL_VERSION,
         RefuseReason, Registration, ToNode, WaitReason, WorkerEnd, WorkerFailure,
     },
@@ -94,6 +94,10 @@ pub(super) enum Did {
     Remember(u64, u32),
     /// `node` has received this notice of the round, or that there is none any more.
     Notice(&'static str, Option<(u64, NoticeKind)>),
+    /// `node` has received this part of the look with this number, and the rank of the node that asks NCCL.
+    Look(&'static str, u64, LookPart, u32),
+    /// `node` was informed that the worker with this rank hangs; true if it is killed only after it was stopped for a while.
+    Hung(&'static str, u32, bool),
     /// The stream of `node` was ended.
     HangUp(&'static str),
     /// The coordinator resigned because of this term.
@@ -369,11 +373,14 @@ impl Fixture {
         did
     }
 
-    /// Returns true if only the time account has changed, which is stored at intervals.
+    /// Returns true if only the time account and the longest pauses have changed, which are stored at intervals.
     fn is_of_account(&self, job_state: &JobState) -> bool {
         let JobState { time, restarts, .. } = self.job_state.clone();
+        let mut training = job_state.training.clone();
+        training.longest_pause = self.job_state.training.longest_pause;
+        training.first_step = self.job_state.training.first_step;
         *job_state != self.job_state
-            && JobState { time, restarts, ..job_state.clone() } == self.job_state
+            && JobState { time, restarts, training, ..job_state.clone() } == self.job_state
     }
 
     fn shorten(&mut self, effect: Effect) -> Did {
@@ -405,6 +412,12 @@ impl Fixture {
             ToNode::Echo { .. } => Did::Echo(name),
             ToNode::Probe { .. } => Did::Probe(name),
             ToNode::HostLeaving => Did::HostLeaving(name),
+            ToNode::Guidance(Guidance { notice: None, look: None, hung: Some(hung), .. }) => {
+                Did::Hung(name, hung.rank.0, hung.if_stopped)
+            }
+            ToNode::Guidance(Guidance { notice: None, look: Some(look), .. }) => {
+                Did::Look(name, look.number, look.part, look.ras_rank.0)
+            }
             ToNode::Guidance(Guidance { notice, .. }) => {
                 Did::Notice(name, notice.map(|notice| (notice.number, notice.kind)))
             }

@@ -97,6 +97,28 @@ job has been forming its next round for 14.0 s; the last one was 8.
     assert!(running.ends_with("  it does not wait for nodes\n"), "{running}");
 }
 
+/// A stall is explained by what the nodes have found.
+#[test]
+fn stall_is_explained() {
+    let stall = snapshot::Stall {
+        step: Some(48_210),
+        for_ms: 250_000,
+        text: Some("rank 3 on n1 is stopped".to_owned()),
+        facts: vec!["it is in load_batch at data.py:88".to_owned()],
+        ..snapshot::Stall::default()
+    };
+    let stalled = Snapshot { stall: Some(stall), ..job() };
+    let expected = "\
+the workers are stalled: no step after 48,210 for 4 min 10 s
+rank 3 on n1 is stopped
+it is in load_batch at data.py:88
+";
+    assert_eq!(text(Topic::Stall, &stalled, &[]), expected);
+    let whole = text(Topic::Job, &stalled, &[]);
+    assert!(expected.lines().all(|line| whole.contains(&format!("\n  {line}\n"))), "{whole}");
+    assert_eq!(text(Topic::Stall, &job(), &[]), "The workers are not stalled.\n");
+}
+
 /// A worker is explained by its node and its own events. A rank without a worker is explained by its events.
 #[test]
 fn worker_is_explained() {

@@ -1,7 +1,7 @@
 //! Draws the state of the job, above the lists.
 
 use ragent_base::report::{
-    status_text::{memory, progress, saving},
+    status_text::{memory, progress, saving, stall},
     time_text::short_time,
 };
 use ragent_rendezvous::snapshot::{JobProgress, NodeStateName, PhaseName, Snapshot};
@@ -60,6 +60,9 @@ pub(in crate::commands::top) fn lines(model: &Model, size: Size) -> Vec<HeaderLi
     if let Some(progress) = &model.snapshot.progress {
         let text = step(progress, model, width);
         lines.push(HeaderLine { text, kind: Kind::Plain });
+    }
+    for line in stalled(model) {
+        lines.push(HeaderLine { text: text::fit(&line, width), kind: Kind::Fault });
     }
     if let Some(phase) = &model.snapshot.saving {
         let text = text::fit(&saving::phase(phase), width);
@@ -175,6 +178,15 @@ fn step(progress: &JobProgress, model: &Model, width: usize) -> String {
         line += &format!("  {bars}");
     }
     text::fit(&line, width)
+}
+
+/// Returns the lines about the stall, without further facts; none if the workers make progress.
+fn stalled(model: &Model) -> Vec<String> {
+    let Some(mut stall) = model.snapshot.stall.clone() else { return Vec::new() };
+    stall.for_ms = stall.for_ms.saturating_add(model.age_ms());
+    stall.facts.clear();
+    let usual = model.snapshot.progress.and_then(|progress| progress.step_time);
+    stall::lines(&stall, usual)
 }
 
 /// Returns the line about the productive time.

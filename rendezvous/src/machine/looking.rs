@@ -1,0 +1,144 @@
+//! Looks at the workers of a stalled round, and explains the stall by the answers.
+//!
+//! 1. When a stall begins, all nodes receive a look with their guidance. It has two parts ([`Looking`]).
+//! 2. The answers are restricted to what their nodes can know, and kept until the look is over.
+//! 3. They are explained ([`explain_stall`]). The explanation is shown at once. It is recorded as an event when the
+//!    look is over, so that the journal has one for both parts.
+
+use std::{net::Ipv6Addr, time::Instant};
+
+use tracing::debug;
+
+use crate::{
+    event::EventKind,
+    group::Group,
+    ids::NodeId,
+    looking::{LookStep, Looking},
+    machine::Rendezvous,
+    message::Digest,
+    notice_phase::NoticePhase,
+    phase::{Phase, Running},
+    stall::{Own, OwnWait, RankedNode, explain_stall, restrict},
+    table::MemberRanks,
+};
+
+impl Rendezvous {
+    /// Begins a look at the workers of the running round.
+    pub(super) fn begin_look(&mut self, now: Instant) {
+        let Phase::Running(running) = &mut self.phase else { return };
+        self.looks = self.looks.saturating_add(1);
+        running.look = Some(Box::new(Looking::new(now, self.looks, running.group.size)));
+        debug!(number = self.looks, "look at the workers");
+        self.has_guidance = true;
+        if self.own_wait().is_some() {
+            self.explain(self.looks);
+        }
+    }
+
+    /// Handles the answer of a node to a look.
+    pub(super) fn handle_digest(&mut self, now: Instant, id: &NodeId, mut digest: Digest) {
+        let Phase::Running(running) = &mut self.phase else { return };
+        let (group, Some(look)) = (&running.group, &mut running.look) else { return };
+        let Some(member) = group.held(id).filter(|_| digest.round == group.round) else { return };
+        let ranks = group
+            .table
+            .as_ref()
+            .and_then(|table| table.member_ranks().get(usize::try_from(member.rank.0).ok()?));
+        let Some(ranks) = ranks else { return };
+        restrict(&mut digest, &ranked(ranks), look.asks_nccl(member.rank));
+        let step = look.record(id, member.rank, digest);
+        self.follow_look(now, step);
+        // A worker may have been named.
+        self.send_new_guidance(now);
+    }
+
+    /// Applies the deadlines of the look.
+    pub(super) fn step_of_look(&mut self, now: Instant) {
+        let Phase::Running(Running { look: Some(look), .. }) = &mut self.phase else { return };
+        let step = look.handle_timeout(now);
+        self.follow_look(now, step);
+    }
+
+    /// Returns the time at which the look changes, if there is one.
+    pub(super) fn look_deadline(&self) -> Option<Instant> {
+        let Phase::Running(running) = &self.phase else { return None };
+        running.look.as_ref().map(|look| look.deadline())
+    }
+
+    fn follow_look(&mut self, now: Instant, step: LookStep) {
+        let Phase::Running(Running { look: Some(look), .. }) = &self.phase else { return };
+        let number = look.look().number;
+        self.has_guidance |= step.is_changed;
+        if step.is_explained {
+            self.explain(number);
+        }
+        if step.is_over {
+            self.name_stopped(now);
+            self.end_look();
+        }
+    }
+
+    /// Ends the look, and records the explanation.
+    pub(super) fn end_look(&mut self) {
+        let Phase::Running(running) = &mut self.phase else { return };
+        running.look = None;
+        let Some(stall) = &mut running.stall else { return };
+        let Some(explanation) = stall.unrecorded.take() else { return };
+        let kind = EventKind::StallExplained { text: explanation.text, rank: explanation.rank };
+        let event = stall.event;
+        self.event(Some(event), None, kind);
+    }
+
+    /// Explains the stall by the answers so far.
+    fn explain(&mut self, number: u64) {
+        let Some(own) = self.own_facts(number) else { return };
+        let Phase::Running(Running { stall: Some(stall), look: Some(look), .. }) = &mut self.phase
+        else {
+            return;
+        };
+        stall.explain(explain_stall(look.digests(), &own));
+    }
+
+    /// Returns what this coordinator itself knows about the running round.
+    fn own_facts(&self, look: u64) -> Option<Own> {
+        let Phase::Running(running) = &self.phase else { return None };
+        let group = &running.group;
+        let members = group.table.as_ref()?.member_ranks();
+        Some(Own {
+            round: group.round,
+            look,
+            nodes: members.iter().map(ranked).collect(),
+            store: store(group),
+            refused: group.refused_clients().first().copied(),
+            wait: self.own_wait(),
+        })
+    }
+
+    /// Returns the reason for which ragent itself makes the workers wait, if there is one.
+    pub(super) fn own_wait(&self) -> Option<OwnWait> {
+        let Phase::Running(running) = &self.phase else { return None };
+        if let Some((id, rank)) = self.keeping.waits_for_buffer() {
+            let to = running.group.member(id).and_then(|member| self.buddy_host(member.rank));
+            return Some(OwnWait::Memory { rank, to });
+        }
+        let saves = running.notice.as_ref().is_some_and(NoticePhase::ends_round);
+        saves.then_some(OwnWait::Notice)
+    }
+}
+
+/// Returns a member as the explanation needs it. The folder of its logs is not known here.
+fn ranked(ranks: &MemberRanks) -> RankedNode {
+    RankedNode {
+        host: ranks.node.host_name.clone(),
+        first: ranks.first_global_rank,
+        workers: ranks.node.local_world_size.get(),
+        logs: None,
+    }
+}
+
+/// Returns the address and port of the round's store.
+fn store(group: &Group) -> Option<String> {
+    let (address, port) = group.table.as_ref()?.store();
+    let is_v6 = address.parse::<Ipv6Addr>().is_ok();
+    Some(if is_v6 { format!("[{address}]:{port}") } else { format!("{address}:{port}") })
+}

@@ -1,0 +1,191 @@
+//! Looks at the workers of a stalled round.
+
+use std::time::Duration;
+
+use super::{
+    fixture::{Did, Fixture, SECOND},
+    stalling::{recorded, stall, train, training},
+};
+use crate::{
+    event::EventKind,
+    ids::GlobalRank,
+    message::{
+        Digest, FromNode, GroupLook, LaunchSource, Launched, LookPart, MemoryReport, NodeState,
+        WorkerLook,
+    },
+};
+
+/// Two nodes of a worker each, a second before their job stalls.
+fn nearly_stalled() -> Fixture {
+    let mut t = training();
+    t.live(&["a", "b"], 59 * SECOND);
+    t
+}
+
+/// Returns the messages without echoes.
+fn sent(did: Vec<Did>) -> Vec<Did> {
+    did.into_iter().filter(|did| !matches!(did, Did::Echo(_))).collect()
+}
+
+/// Returns an answer of a node to the first look: its rank has launched this collective, or the one before.
+pub(super) fn digest(t: &Fixture, name: &str, part: LookPart, number: u64) -> Digest {
+    let rank = GlobalRank(t.admissions[name].group_rank.0);
+    let launched = Launched {
+        operation: "all_reduce".to_owned(),
+        number,
+        is_finished: number < 7,
+        count: 1,
+        ranks: vec![rank],
+    };
+    let group = GroupLook {
+        name: "world".to_owned(),
+        size: 2,
+        source: LaunchSource::Records,
+        launched: vec![launched],
+        unanswered: Vec::new(),
+    };
+    let line = Some("load_batch at data.py:88".to_owned());
+    let worker = WorkerLook { rank, line, ..WorkerLook::default() };
+    let (workers, groups) = (vec![worker], vec![group]);
+    Digest { round: t.rounds[name], look: 1, part, workers, groups, facts: Vec::new() }
+}
+
+pub(super) fn answer(t: &mut Fixture, name: &str, part: LookPart, number: u64) {
+    let digest = digest(t, name, part, number);
+    assert_eq!(t.message(name, FromNode::Digest(digest)), []);
+}
+
+const TEXT: &str = "rank 1 on b has not launched all_reduce 7 of the group of 2 ranks, which 1 rank has launched (records \
+                    of torch; unchanged after 10 s)";
+
+/// All nodes look when a stall begins, and again after ten seconds. The explanation is shown at once, and recorded when
+/// the look is over.
+#[test]
+fn stall_is_explained() {
+    let mut t = nearly_stalled();
+    let first = |name| Did::Look(name, 1, LookPart::First, 0);
+    assert_eq!(sent(t.live(&["a", "b"], SECOND)), [first("a"), first("b")]);
+    answer(&mut t, "a", LookPart::First, 7);
+    assert_eq!(stall(&t).unwrap().text, None);
+    answer(&mut t, "b", LookPart::First, 6);
+    let shown = stall(&t).unwrap();
+    let text = TEXT.replace("; unchanged after 10 s", "");
+    assert_eq!((shown.text, shown.rank), (Some(text), None));
+    assert_eq!(shown.facts, ["it is in load_batch at data.py:88"]);
+    let second = |name| Did::Look(name, 1, LookPart::Second, 0);
+    assert_eq!(sent(t.live(&["a", "b"], 10 * SECOND)), [second("a"), second("b")]);
+    answer(&mut t, "a", LookPart::Second, 7);
+    assert_eq!(recorded(&mut t).len(), 1);
+    answer(&mut t, "b", LookPart::Second, 6);
+    let rank = Some(GlobalRank(1));
+    let shown = stall(&t).unwrap();
+    assert_eq!((shown.text.as_deref(), shown.rank), (Some(TEXT), rank));
+    let explained = EventKind::StallExplained { text: TEXT.to_owned(), rank };
+    assert_eq!(recorded(&mut t), [explained]);
+    assert_eq!(sent(t.live(&["a", "b"], 100 * SECOND)), []);
+    let shown = stall(&t).unwrap();
+    assert_eq!(shown.text.as_deref(), Some(TEXT));
+}
+
+/// A node that registers again receives the look of the round, until it is over.
+#[test]
+fn look_is_repeated_on_new_streams() {
+    let mut t = nearly_stalled();
+    t.live(&["a", "b"], SECOND);
+    let did = t.register("b", NodeState::Running);
+    assert!(did.contains(&Did::Look("b", 1, LookPart::First, 0)), "{did:?}");
+    for part in [LookPart::First, LookPart::Second] {
+        answer(&mut t, "a", part, 7);
+        answer(&mut t, "b", part, 6);
+        t.live(&["a", "b"], 10 * SECOND);
+    }
+    let did = t.register("b", NodeState::Running);
+    assert!(!did.iter().any(|did| matches!(did, Did::Look(..))), "{did:?}");
+}
+
+/// If the node that asks NCCL does not answer, another one is asked. NCCL groups in the answers of others do not count.
+#[test]
+fn only_the_asked_node_speaks_for_nccl() {
+    let mut t = nearly_stalled();
+    t.live(&["a", "b"], SECOND);
+    let mut forged = digest(&t, "b", LookPart::First, 7);
+    forged.groups[0].source = LaunchSource::Ras;
+    forged.workers[0].rank = GlobalRank(0);
+    t.message("b", FromNode::Digest(forged.clone()));
+    assert_eq!(
+        sent(t.live(&["a", "b"], 10 * SECOND)),
+        ["a", "b"].map(|name| Did::Look(name, 1, LookPart::Second, 1))
+    );
+    let text = "nothing is known of the workers, except that they run";
+    assert_eq!(stall(&t).unwrap().text.as_deref(), Some(text));
+    forged.part = LookPart::Second;
+    t.message("b", FromNode::Digest(forged));
+    t.live(&["a", "b"], 10 * SECOND);
+    assert_ne!(stall(&t).unwrap().text.as_deref(), Some(text));
+}
+
+/// A step ends the look. Answers to it, to another round, or of nodes without a place do not count.
+#[test]
+fn late_answers_do_not_count() {
+    let mut t = nearly_stalled();
+    t.join("c");
+    t.live(&["a", "b", "c"], SECOND);
+    let mut wrong = vec![("c", digest(&t, "a", LookPart::First, 7))];
+    wrong.push(("a", Digest { look: 2, ..digest(&t, "a", LookPart::First, 7) }));
+    wrong.push(("a", Digest { round: Default::default(), ..digest(&t, "a", LookPart::First, 7) }));
+    for (name, digest) in wrong {
+        t.message(name, FromNode::Digest(digest));
+    }
+    answer(&mut t, "b", LookPart::First, 6);
+    assert_eq!(stall(&t).unwrap().text, None);
+    train(&mut t, &["a", "b"], 11..=11);
+    answer(&mut t, "a", LookPart::First, 7);
+    assert_eq!(stall(&t), None);
+    let kinds: Vec<_> = recorded(&mut t).iter().map(EventKind::name).collect();
+    assert_eq!(kinds, ["stall_began", "stall_ended"]);
+    t.live(&["a", "b", "c"], 200 * SECOND);
+    let mut next = digest(&t, "a", LookPart::First, 7);
+    next.look = 2;
+    t.message("a", FromNode::Digest(next));
+    assert_eq!(stall(&t).unwrap().text, None);
+}
+
+/// If workers wait for memory, the host is named to which the copy is slow.
+#[test]
+fn waits_for_memory_are_explained() {
+    let mut t = Fixture::new(2, 2);
+    let report = |t: &Fixture, name: &str, waits| {
+        let round = t.rounds.get(name).copied().unwrap_or_default();
+        let address = Some(format!("{name}.example:1"));
+        FromNode::MemoryReport(MemoryReport {
+            round,
+            address,
+            waits_for_buffer: waits,
+            ..MemoryReport::default()
+        })
+    };
+    t.run(&["a", "b"]);
+    for name in ["a", "b"] {
+        let message = report(&t, name, None);
+        t.message(name, message);
+    }
+    for name in ["a", "b"] {
+        t.fail(name, Duration::ZERO);
+    }
+    for name in ["a", "b"] {
+        t.report(name, NodeState::Preparing);
+        t.back(name);
+    }
+    for name in ["a", "b"] {
+        t.report(name, NodeState::Running);
+    }
+    train(&mut t, &["a", "b"], 1..=10);
+    t.live(&["a", "b"], 61 * SECOND);
+    let message = report(&t, "b", Some(GlobalRank(1)));
+    t.message("b", message);
+    answer(&mut t, "a", LookPart::First, 7);
+    answer(&mut t, "b", LookPart::First, 6);
+    let shown = stall(&t).unwrap();
+    let text = "rank 1 waits for memory: the copy to a is slow";
+    assert_eq!((shown.text.as_deref(), shown.rank), (Some(text), None));
+}

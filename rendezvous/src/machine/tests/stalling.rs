@@ -1,0 +1,253 @@
+//! Stalls: when they begin and end, and which pauses are none.
+
+use std::{ops::RangeInclusive, time::Duration};
+
+use super::fixture::{Did, Fixture, SECOND};
+use crate::{
+    event::EventKind,
+    ids::GlobalRank,
+    message::{
+        FromNode, MemoryReport, NodeNotice, NodeReport, NodeState, StepProgress, StepSource,
+    },
+    snapshot::Stall,
+};
+
+/// The last step of the job.
+const LAST: u64 = 1_000_000;
+
+pub(super) fn keep_alive_at(step: u64) -> FromNode {
+    let progress = StepProgress {
+        source: StepSource::Reported,
+        lowest: step,
+        highest: step,
+        total: Some(LAST),
+        age: Duration::ZERO,
+    };
+    FromNode::KeepAlive {
+        sequence: 1,
+        asks_reason: false,
+        progress: Some(progress),
+        checkpoint: None,
+    }
+}
+
+/// All of `names` make these steps, one a second.
+pub(super) fn train(t: &mut Fixture, names: &[&str], steps: RangeInclusive<u64>) {
+    for step in steps {
+        t.live(names, SECOND);
+        for name in names {
+            t.message(name, keep_alive_at(step));
+        }
+    }
+}
+
+/// Returns a job of two nodes whose last step is the tenth.
+pub(super) fn training() -> Fixture {
+    let mut t = Fixture::with(2, 2, |shared| shared.notice = 300 * SECOND);
+    t.run(&["a", "b"]);
+    train(&mut t, &["a", "b"], 1..=10);
+    t
+}
+
+pub(super) fn stall(t: &Fixture) -> Option<Stall> {
+    t.machine.snapshot(t.now).stall
+}
+
+/// Returns the events of stalls so far, and of the ends of rounds.
+pub(super) fn recorded(t: &mut Fixture) -> Vec<EventKind> {
+    let kinds = std::mem::take(&mut t.events).into_iter().map(|event| event.kind);
+    kinds.filter(|kind| kind.name().starts_with("stall_") || kind.name() == "round_ended").collect()
+}
+
+/// A stall begins when the job has reached no other step for long, although one of its nodes may have. It ends with the
+/// next step. Then a pause may be twice as long.
+#[test]
+fn stall_lasts_until_the_next_step() {
+    let mut t = training();
+    t.message("a", keep_alive_at(11));
+    t.live(&["a", "b"], 59 * SECOND);
+    assert_eq!((stall(&t), recorded(&mut t)), (None, Vec::new()));
+    let did = t.live(&["a", "b"], 11 * SECOND);
+    assert!(did.iter().all(|did| matches!(did, Did::Echo(_) | Did::Look(..))), "{did:?}");
+    let expected = Stall { step: Some(10), for_ms: 70_000, limit_ms: 60_000, ..Stall::default() };
+    assert_eq!(stall(&t), Some(expected));
+    assert_eq!(t.machine.snapshot(t.now).time.now.as_deref(), Some("stalled"));
+    t.message("b", keep_alive_at(11));
+    assert_eq!(stall(&t), None);
+    let began = EventKind::StallBegan { step: Some(10), after_ms: 60_000 };
+    let ended = EventKind::StallEnded { step: Some(11), after_ms: 70_000 };
+    assert_eq!(recorded(&mut t), [began, ended]);
+    train(&mut t, &["a", "b"], 12..=40);
+    t.live(&["a", "b"], 139 * SECOND);
+    assert_eq!(stall(&t), None);
+    t.live(&["a", "b"], SECOND);
+    assert_eq!(stall(&t).map(|stall| stall.limit_ms), Some(140_000));
+}
+
+/// A stall ends with its round. The next round may take ten minutes until its first step.
+#[test]
+fn stall_ends_with_the_round() {
+    let mut t = training();
+    t.live(&["a", "b"], 100 * SECOND);
+    t.fail("a", Duration::ZERO);
+    let kinds: Vec<_> = recorded(&mut t).iter().map(EventKind::name).collect();
+    assert_eq!(kinds, ["stall_began", "stall_ended", "round_ended"]);
+    assert_eq!(stall(&t), None);
+    for name in ["a", "b"] {
+        t.report(name, NodeState::Preparing);
+    }
+    for name in ["a", "b"] {
+        t.back(name);
+    }
+    for name in ["a", "b"] {
+        t.report(name, NodeState::Running);
+    }
+    t.live(&["a", "b"], 599 * SECOND);
+    assert_eq!((stall(&t), recorded(&mut t)), (None, Vec::new()));
+    t.live(&["a", "b"], SECOND);
+    let expected = Stall { for_ms: 600_000, limit_ms: 600_000, ..Stall::default() };
+    assert_eq!(stall(&t), Some(expected));
+    train(&mut t, &["a", "b"], 11..=11);
+    assert_eq!(stall(&t), None);
+}
+
+/// The end of the job ends a stall too.
+#[test]
+fn stall_ends_with_the_job() {
+    let mut t = training();
+    t.live(&["a", "b"], 100 * SECOND);
+    for name in ["a", "b"] {
+        t.report(name, NodeState::Succeeded);
+    }
+    let kinds: Vec<_> = recorded(&mut t).iter().map(EventKind::name).collect();
+    assert_eq!(kinds, ["stall_began", "stall_ended"]);
+}
+
+/// A job that has never made a step does not stall.
+#[test]
+fn jobs_without_steps_do_not_stall() {
+    let mut t = Fixture::new(2, 2);
+    t.run(&["a", "b"]);
+    t.live(&["a", "b"], 3_600 * SECOND);
+    assert_eq!((stall(&t), recorded(&mut t)), (None, Vec::new()));
+}
+
+/// Pauses with a known reason do not count: a copy of a checkpoint in memory is slow, workers have exited with 0, the last
+/// step is done, or the ranks save for a notice.
+#[test]
+fn pauses_with_a_reason_are_no_stalls() {
+    let waits = |t: &mut Fixture, rank| {
+        let round = t.rounds["b"];
+        let report = MemoryReport { round, waits_for_buffer: rank, ..MemoryReport::default() };
+        t.message("b", FromNode::MemoryReport(report));
+    };
+    let mut t = training();
+    waits(&mut t, Some(GlobalRank(1)));
+    t.live(&["a", "b"], 200 * SECOND);
+    assert_eq!(stall(&t), None);
+    waits(&mut t, None);
+    t.live(&["a", "b"], 59 * SECOND);
+    assert_eq!(stall(&t), None);
+    t.live(&["a", "b"], SECOND);
+    assert!(stall(&t).is_some());
+    waits(&mut t, Some(GlobalRank(1)));
+    assert!(stall(&t).is_some(), "it has begun");
+
+    let mut t = training();
+    t.report("a", NodeState::Succeeded);
+    t.live(&["a", "b"], 200 * SECOND);
+    assert_eq!(stall(&t), None);
+
+    let mut t = training();
+    train(&mut t, &["a", "b"], LAST..=LAST);
+    t.live(&["a", "b"], 200 * SECOND);
+    assert_eq!(stall(&t), None);
+
+    let mut t = training();
+    let notice = NodeNotice { ends_job: false, left: 250 * SECOND, text: String::new() };
+    let report = NodeReport::new(t.rounds["a"], NodeState::Running);
+    t.message("a", FromNode::NodeReport(NodeReport { notice: Some(notice), ..report }));
+    t.live(&["a", "b"], 200 * SECOND);
+    assert_eq!(stall(&t), None);
+}
+
+/// The longest pauses outlive the coordinator.
+#[test]
+fn longest_pauses_are_remembered() {
+    let mut t = training();
+    t.live(&["a", "b"], 400 * SECOND);
+    train(&mut t, &["a", "b"], 11..=12);
+    t.fail("a", Duration::ZERO);
+    for name in ["a", "b"] {
+        t.report(name, NodeState::Preparing);
+        t.back(name);
+    }
+    assert_eq!(t.job_state.training.longest_pause, 401 * SECOND);
+    assert_eq!(t.job_state.training.first_step, SECOND);
+    t.restart_coordinator();
+    for name in ["a", "b"] {
+        t.register(name, NodeState::Running);
+    }
+    for name in ["a", "b"] {
+        t.report(name, NodeState::Preparing);
+        t.back(name);
+    }
+    for name in ["a", "b"] {
+        t.report(name, NodeState::Running);
+    }
+    train(&mut t, &["a", "b"], 11..=20);
+    t.live(&["a", "b"], 801 * SECOND);
+    assert_eq!(stall(&t), None);
+    t.live(&["a", "b"], SECOND);
+    assert_eq!(stall(&t).map(|stall| stall.limit_ms), Some(802_000));
+}
+
+/// In a day of pauses with a heavy tail, a pause is a stall only if it is longer than all of its kind before. A kind are
+/// pauses that differ by less than a factor of two. Another coordinator and another round change nothing.
+#[test]
+#[expect(clippy::print_stdout, reason = "shows the alarms with `--nocapture`")]
+fn pauses_of_known_kinds_are_no_stalls() {
+    const DAY: Duration = Duration::from_secs(24 * 3_600);
+    for seed in 0..4_u64 {
+        let mut random = seed;
+        let mut draw = || {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            ((random >> 33) + 1) as f64 / f64::from(1_u32 << 31)
+        };
+        let mut t = training();
+        let (begin, mut step, mut longest, mut alarms) = (t.now, 10, 0, 0);
+        let mut is_restarted = false;
+        while t.now < begin + DAY {
+            if !is_restarted && t.now > begin + DAY / 2 {
+                is_restarted = true;
+                // The account is stored at least once a minute.
+                t.live(&["a", "b"], 61 * SECOND);
+                t.restart_coordinator();
+                for state in [NodeState::Running, NodeState::Preparing, super::fixture::ready()] {
+                    for name in ["a", "b"] {
+                        t.register(name, state);
+                    }
+                }
+                for name in ["a", "b"] {
+                    t.report(name, NodeState::Running);
+                }
+            }
+            train(&mut t, &["a", "b"], step + 1..=step + 20);
+            recorded(&mut t);
+            // A Pareto distribution: one of 13 pauses is ten times as long as the shortest.
+            let seconds = (draw().powf(-1.0 / 1.1) as u64).min(4 * 3_600);
+            t.live(&["a", "b"], SECOND * u32::try_from(seconds - 1).unwrap());
+            step += 21;
+            train(&mut t, &["a", "b"], step..=step);
+            let is_alarm = !recorded(&mut t).is_empty();
+            let is_known = seconds.ilog2() <= u64::ilog2(longest.max(1));
+            assert!(!(is_alarm && is_known), "{seconds} s is a stall after {longest} s");
+            alarms += u32::from(is_alarm);
+            longest = longest.max(seconds);
+        }
+        println!("seed {seed}: {alarms} first alarms, the longest pause took {longest} s");
+        assert!(is_restarted && (1..=8).contains(&alarms), "{alarms} alarms");
+    }
+}

@@ -1,0 +1,63 @@
+//! Lists further facts about the ranks that a sentence names.
+
+use super::{
+    Own,
+    causes::Cause,
+    evidence::Evidence,
+    names::{cut, stack_file},
+};
+use crate::{message::LINE_MAX, snapshot::STALL_FACTS_MAX};
+
+/// Returns the lines.
+pub(super) fn of(cause: &Cause<'_>, evidence: &Evidence<'_>, own: &Own) -> Vec<String> {
+    let mut facts = Vec::new();
+    match cause {
+        // All nodes may have one.
+        Cause::Equal { .. } | Cause::Unfinished { .. } => {
+            let mut last = None;
+            for (rank, worker) in &evidence.workers {
+                let node = own.node_of(*rank);
+                let Some(node) = node.filter(|node| last.replace(node.first) != Some(node.first))
+                else {
+                    continue;
+                };
+                facts.extend(
+                    worker.digest.facts.iter().map(|fact| format!("{}: {fact}", node.host)),
+                );
+                if facts.len() >= STALL_FACTS_MAX {
+                    break;
+                }
+            }
+        }
+        Cause::Own(_) | Cause::Slow { .. } => {}
+        _ => {
+            let named =
+                cause.named().first().and_then(|rank| Some((*rank, evidence.workers.get(rank)?)));
+            if let Some((rank, worker)) = named {
+                facts.extend(
+                    activity(rank, evidence, own).filter(|_| !matches!(cause, Cause::NoCounts)),
+                );
+                facts.extend(worker.digest.facts.iter().cloned());
+            }
+        }
+    }
+    facts.truncate(STALL_FACTS_MAX);
+    facts.into_iter().map(|fact| cut(fact, LINE_MAX)).collect()
+}
+
+/// Returns what a rank does, such as `it is in load_batch at data.py:88, state D, in rpc_wait_bit_killable (NFS)`.
+fn activity(rank: u32, evidence: &Evidence<'_>, own: &Own) -> Option<String> {
+    let look = evidence.workers.get(&rank)?.look;
+    let line = look.line.as_ref().map(|line| format!("in {line}"));
+    // Most processes run, or sleep until something happens.
+    let state = look.state.filter(|state| !matches!(state, 'R' | 'S' | 'T' | 't'));
+    let state = state.map(|state| format!("state {state}"));
+    let kernel = look.waits_in.as_ref().map(|place| format!("in {place}"));
+    let file = stack_file(rank, own).filter(|_| look.line.is_none());
+    let parts: Vec<_> = [line, state, kernel].into_iter().flatten().collect();
+    match (parts.is_empty(), file) {
+        (true, file) => file.map(|file| format!("its stack: {file}")),
+        (false, None) => Some(format!("it is {}", parts.join(", "))),
+        (false, Some(file)) => Some(format!("it is {}; its stack: {file}", parts.join(", "))),
+    }
+}

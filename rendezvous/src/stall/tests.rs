@@ -1,0 +1,7 @@
+//! Tests the explanation of stalls.
+
+mod evidence;
+mod fixture;
+mod property;
+mod sentences;
+mod simulator;

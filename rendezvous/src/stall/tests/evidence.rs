@@ -1,0 +1,149 @@
+//! Tests what counts as evidence, and that no digest does harm.
+
+use super::fixture::*;
+use crate::{
+    ids::{GlobalRank, Round, RoundId, Term},
+    jitter::Jitter,
+    message::{
+        Activity, Digest, FACTS_MAX, GroupLook, LAUNCHES_MAX, LINE_MAX, LaunchSource, Launched,
+        LookPart, WorkerLook,
+    },
+    snapshot::{STALL_FACTS_MAX, STALL_TEXT_MAX},
+    stall::{explain_stall, restrict},
+};
+
+/// If collectives go on between the parts of a look, no rank is blamed, nor by one part alone.
+#[test]
+fn slow_jobs_are_not_blamed() {
+    let own = hosts(4, 1);
+    let part = |part, number, source| {
+        let lists = vec![
+            launched("all_reduce", number, &[0, 1, 3]),
+            finished("all_reduce", number - 1, &[2]),
+        ];
+        Digest { part, ..digest(vec![group("g", source, 4, lists)], Vec::new()) }
+    };
+    for source in [LaunchSource::Ras, LaunchSource::Records] {
+        let moved = [part(LookPart::First, 11, source), part(LookPart::Second, 12, source)];
+        let explanation = explain_stall(&moved, &own);
+        assert_eq!(
+            explanation.text,
+            "the job is slow, and does not hang: collectives went on within 10 s, such as all_reduce 12 of the group of 4 \
+             ranks"
+        );
+        assert_eq!(explanation.rank, None);
+    }
+    let explanation = explain_stall(&[part(LookPart::First, 11, LaunchSource::Ras)], &own);
+    let text = "rank 2 on n2 has not launched all_reduce 11 of the group of 4 ranks, which 3 ranks have launched (NCCL \
+                RAS)";
+    assert_eq!((explanation.text.as_str(), explanation.rank), (text, None));
+    // A number of all collectives shows what groups without a difference do.
+    let total = |look, number| {
+        let mut all = launched("collective", number, &[]);
+        (all.count, all.is_finished) = (4, true);
+        let mut digest = part(look, 11, LaunchSource::Ras);
+        digest.groups.push(group("", LaunchSource::Ras, 4, vec![all]));
+        digest
+    };
+    let parts = |number| [total(LookPart::First, 1_000), total(LookPart::Second, number)];
+    assert_eq!(explain_stall(&parts(1_000), &own).rank, Some(GlobalRank(2)));
+    let text = "the job is slow, and does not hang: collectives went on within 10 s, such as collective 1,004 of the group \
+                of 4 ranks";
+    assert_eq!(explain_stall(&parts(1_004), &own).text, text);
+    // NCCL describes only groups with a difference: the first one has none any more.
+    let mut other = part(LookPart::Second, 5, LaunchSource::Ras);
+    other.groups[0].name = "h".to_owned();
+    let explanation = explain_stall(&[part(LookPart::First, 11, LaunchSource::Ras), other], &own);
+    assert!(explanation.text.starts_with("the job is slow"), "{}", explanation.text);
+}
+
+/// Digests of an earlier round or look do not count.
+#[test]
+fn old_digests_do_not_count() {
+    let own = hosts(2, 1);
+    let lists = vec![launched("all_reduce", 2, &[0]), finished("all_reduce", 1, &[1])];
+    let digests = twice(vec![digest(vec![records("g", 2, lists)], Vec::new())]);
+    assert_eq!(explain_stall(&digests, &own).rank, Some(GlobalRank(1)));
+    for (round, look) in [(RoundId { term: Term(1), round: Round(2) }, 4), (ROUND, 3)] {
+        let digests: Vec<_> =
+            digests.iter().cloned().map(|d| Digest { round, look, ..d }).collect();
+        let text = "nothing is known of the workers, except that they run";
+        assert_eq!(explain_stall(&digests, &own).text, text);
+    }
+}
+
+/// A node cannot describe the workers of another one, nor answer for NCCL unless it was asked.
+#[test]
+fn digests_are_restricted_to_their_node() {
+    let own = hosts(2, 2);
+    let lists = vec![launched("all_reduce", 2, &[0, 2]), finished("all_reduce", 1, &[1, 3])];
+    let groups =
+        vec![records("g", 4, lists.clone()), group("c", LaunchSource::Ras, 4, lists.clone())];
+    let whole = digest(groups, vec![stopped(1), stopped(2)]);
+    let mut asked = whole.clone();
+    restrict(&mut asked, &own.nodes[1], true);
+    assert_eq!(asked.workers, [stopped(2)]);
+    assert_eq!(asked.groups[0].launched[0].ranks, [GlobalRank(2)]);
+    assert_eq!(asked.groups[1].launched, lists);
+    let mut other = whole;
+    restrict(&mut other, &own.nodes[1], false);
+    assert_eq!(other.groups.len(), 1);
+}
+
+/// Everything that the conversion accepts is explained, within the limits of the text.
+#[test]
+fn hostile_digests_are_harmless() {
+    let mut random = Jitter::new(7);
+    let mut draw = |limit: u64| random.bits() % limit;
+    for case in 0..2_000 {
+        let own = hosts(1 + draw(4) as u32, 1 + draw(4) as u32);
+        let number = |n: u64| [0, 1, 2, 3, 4, u64::MAX][n as usize];
+        let rank = |n: u64| GlobalRank(if n > 17 { u32::MAX } else { n as u32 });
+        let mut digests = Vec::new();
+        for _ in 0..draw(6) {
+            let mut groups = Vec::new();
+            for _ in 0..draw(6) {
+                let mut launched = Vec::new();
+                for _ in 0..draw(LAUNCHES_MAX as u64 + 1) {
+                    let ranks: Vec<_> = (0..draw(5)).map(|_| rank(draw(19))).collect();
+                    launched.push(Launched {
+                        operation: ["", "send", "é é", "all_reduce [4]", " "][draw(5) as usize]
+                            .to_owned(),
+                        number: number(draw(6)),
+                        is_finished: draw(2) == 0,
+                        count: if draw(5) == 0 { u32::MAX } else { ranks.len() as u32 },
+                        ranks,
+                    });
+                }
+                let source = if draw(2) == 0 { LaunchSource::Ras } else { LaunchSource::Records };
+                let name = ["", "a", "b", "é"][draw(4) as usize];
+                let size = [0, 1, 4, 16, u32::MAX][draw(5) as usize];
+                let unanswered = (0..draw(3)).map(|_| rank(draw(19))).collect();
+                groups.push(GroupLook { unanswered, ..group(name, source, size, launched) });
+            }
+            let looks = (0..draw(8)).map(|_| WorkerLook {
+                rank: rank(draw(19)),
+                activity: [
+                    None,
+                    Some(Activity::Collective),
+                    Some(Activity::Wait),
+                    Some(Activity::Other),
+                ][draw(4) as usize],
+                state: [None, Some('T'), Some('R')][draw(3) as usize],
+                has_reached_store: [None, Some(true), Some(false)][draw(3) as usize],
+                line: [None, Some("é at ".repeat(33)), Some(" at ".to_owned())][draw(3) as usize]
+                    .clone(),
+                waits_in: [None, Some("é".repeat(100))][draw(2) as usize].clone(),
+            });
+            let looks = looks.collect();
+            let part = if draw(2) == 0 { LookPart::First } else { LookPart::Second };
+            let facts = vec!["é".repeat(100); FACTS_MAX];
+            digests.push(Digest { part, facts, ..digest(groups, looks) });
+        }
+        let explanation = explain_stall(&digests, &own);
+        assert!(!explanation.text.is_empty(), "case {case}");
+        assert!(explanation.text.len() <= STALL_TEXT_MAX, "case {case}");
+        assert!(explanation.facts.len() <= STALL_FACTS_MAX, "case {case}");
+        assert!(explanation.facts.iter().all(|fact| fact.len() <= LINE_MAX));
+    }
+}
