@@ -160,6 +160,8 @@ pub struct JobSpec {
     pub step_pattern: Option<StepPattern>,
     /// The condition under which workers count as hung; `None` if they never do.
     pub hang: Option<HangSpec>,
+    /// The path of py-spy, if it is installed.
+    pub py_spy: Option<PathBuf>,
     /// Signals on which the agent shuts down.
     pub signals: SignalList,
     /// The devices of workers that see one each, if they do.
@@ -299,7 +301,8 @@ impl JobSpec {
             shares_store: matches!(rendezvous, RendezvousMethod::Static { .. })
                 || shared_store.is_none_or(|given| given.text != "1"),
             rendezvous,
-            hang: errors.or_default(arguments.hang(&command)),
+            hang: errors.or_default(arguments.hang()),
+            py_spy: arguments.py_spy(&command),
             step_pattern: errors.or_default(arguments.step_pattern()),
             standby: errors.or_default(arguments.standby(&command, &launch_method)),
             command,

@@ -663,6 +663,7 @@ fn supervisor_spec(
         final_codes: spec.final_codes.clone(),
         standby: standby_spec(spec),
         hang: spec.hang.clone(),
+        py_spy: spec.py_spy.clone(),
         step_pattern: spec.step_pattern.clone(),
         socket_dir: ThisHost.socket_dir(),
         open_files: given.open_files,

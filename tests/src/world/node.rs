@@ -445,6 +445,7 @@ impl World {
             }
             Effect::Local(
                 Action::Announce(_)
+                | Action::Look(_)
                 | Action::ReportWait(_)
                 | Action::CheckOwners(_)
                 | Action::ServeClients(_),

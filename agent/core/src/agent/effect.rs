@@ -11,7 +11,10 @@ use ragent_rendezvous::{
     snapshot::Explanation,
 };
 
-use super::notices::{NoticeEnd, ShownNotice};
+use super::{
+    looks::LookOrder,
+    notices::{NoticeEnd, ShownNotice},
+};
 use crate::{memory, signal::Signal};
 
 /// An effect of an [`Agent`](super::Agent).
@@ -33,6 +36,8 @@ pub enum Action {
     Start(Box<Admission>),
     /// Show this notice to the workers, with the time at which it is over; `None` removes the last one.
     ShowNotice(Option<Box<ShownNotice>>),
+    /// Look at the workers, and report the answer.
+    Look(LookOrder),
     /// Do this for the checkpoints in memory.
     Memory(memory::Effect),
     /// End the workers.

@@ -20,7 +20,7 @@ use ragent_core::{
 };
 use ragent_rendezvous::{
     ids::{LocalRank, RoundId},
-    message::WorkerFailure,
+    message::{Digest, WorkerFailure},
 };
 use tokio::sync::{Notify, mpsc};
 use tracing::{debug, info, warn};
@@ -126,6 +126,8 @@ enum Done {
     Looked(BTreeMap<LocalRank, Activity>),
     /// The stacks of a hung group were taken.
     Stacks(Hang, BTreeMap<LocalRank, PathBuf>),
+    /// The workers were looked at.
+    Digest(Digest),
 }
 
 impl WorkersDriver {
@@ -226,6 +228,7 @@ impl WorkersDriver {
                 }
                 self.input(Input::Hung(local_rank, time));
             }
+            Done::Digest(digest) => self.report(SupervisorEvent::Digest(Box::new(digest))).await,
         }
     }
 
@@ -248,6 +251,7 @@ impl WorkersDriver {
                 }
             }
             SupervisorCommand::ShowNotice(notice) => self.show_notice(notice.as_deref()),
+            SupervisorCommand::Look(order) => self.look_for(order),
             SupervisorCommand::Kill => self.input(Input::Kill),
             SupervisorCommand::Renew(until) => self.renew(until),
             SupervisorCommand::SetDeathNotice {

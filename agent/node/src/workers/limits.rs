@@ -38,3 +38,11 @@ pub(crate) const MAX_TIMER_REQUEST: usize = 4096;
 /// Time for an interpreter to start. Without an answer there are no standbys. It is more than the
 /// first access to a shared file system takes.
 pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Output of a program that prints stacks: thousands of threads.
+pub(crate) const MAX_STACKS: u64 = 4 * 1024 * 1024;
+/// Frames of a stack that are read. Python allows 1,000 by default.
+pub(crate) const FRAMES_READ: usize = 4096;
+/// Time for reading the kernel's view of a worker, which takes milliseconds unless the kernel holds a lock of it.
+pub(crate) const KERNEL_VIEW_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time for taking the stack of a worker in a look. The second part of a look follows after ten seconds.
+pub(crate) const LOOK_STACK_TIMEOUT: Duration = Duration::from_secs(5);

@@ -51,6 +51,8 @@ pub struct SupervisorSpec {
     pub standby: Option<StandbySpec>,
     /// The detection and treatment of hangs; `None` if disabled.
     pub hang: Option<HangSpec>,
+    /// The path of py-spy, if it is installed.
+    pub py_spy: Option<PathBuf>,
     /// The pattern of training steps in the output; `None` if steps are not read from it.
     pub step_pattern: Option<StepPattern>,
     /// The folder for the sockets of workers' reports.

@@ -11,7 +11,7 @@ use ragent_base::{
     sys::clock,
 };
 use ragent_core::{
-    agent::ShownNotice,
+    agent::{LookOrder, ShownNotice},
     hang::Hang,
     saves::{NodeSaves, SaveReport},
     standby,
@@ -33,6 +33,7 @@ use crate::workers::{
         timers::{Expired, TimerPipe, TimerRequest},
         worker_reports::{ReportSockets, Unfit, WorkerReport},
     },
+    look::{LookRequest, LookedAt, look},
     spec::SupervisorSpec,
 };
 
@@ -215,11 +216,29 @@ impl WorkersDriver {
         }
     }
 
-    /// Takes the stacks of the group if it hangs. The group is killed afterwards.
-    pub(super) fn take_stacks(&self, hang: Option<Hang>) {
-        let (Some(hang), Some(group), Some(spec)) = (hang, &self.group, &self.spec.hang) else {
+    /// Starts to look at the workers, which make no progress.
+    pub(super) fn look_for(&mut self, order: LookOrder) {
+        let Some(group) = self.group.as_ref().filter(|group| group.admission.round == order.round)
+        else {
             return;
         };
+        let worker = |(local_rank, pid): (LocalRank, u32)| {
+            let folder = group.workers.get(&local_rank).and_then(|worker| worker.folder.as_ref());
+            (local_rank, LookedAt { pid, stack_file: folder.map(WorkerFolder::stack_file) })
+        };
+        let request = LookRequest {
+            order,
+            first_rank: group.admission.first_global_rank,
+            store_port: group.admission.master_port,
+            workers: group.running().into_iter().map(worker).collect(),
+            py_spy: self.spec.py_spy.clone(),
+        };
+        self.in_background(order.round, async move { Done::Digest(look(request).await) });
+    }
+
+    /// Takes the stacks of the group if it hangs. The group is killed afterwards.
+    pub(super) fn take_stacks(&self, hang: Option<Hang>) {
+        let (Some(hang), Some(group)) = (hang, &self.group) else { return };
         if !group.machine.is_running() {
             return;
         }
@@ -233,7 +252,8 @@ impl WorkersDriver {
             stacks::Hung { local_rank, pid, file: folder.map(WorkerFolder::stack_file) }
         };
         let workers = group.running().into_iter().map(hung).collect();
-        let tools = StackTools { py_spy: spec.py_spy.clone(), signal: spec.signal };
+        let signal = self.spec.hang.as_ref().and_then(|hang| hang.signal);
+        let tools = StackTools { py_spy: self.spec.py_spy.clone(), signal };
         self.in_background(group.admission.round, async move {
             Done::Stacks(hang, stacks::take(tools, workers).await)
         });
