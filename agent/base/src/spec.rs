@@ -17,6 +17,7 @@ mod limits;
 mod memory;
 mod metrics_listen;
 mod notices;
+mod observation;
 mod output;
 mod rdzv_conf;
 mod rendezvous;
@@ -66,6 +67,7 @@ pub use self::{
     launcher::LauncherGroup,
     memory::MemorySpec,
     notices::NoticeSignal,
+    observation::{FLIGHT_RECORDER_FILE, ObservationSpec, WORKER_SERVER_SOCKET},
     output::{Output, PrefixValues, Sink},
     rdzv_conf::{RdzvConf, StorePorts},
     rendezvous::RendezvousMethod,
@@ -162,6 +164,8 @@ pub struct JobSpec {
     pub hang: Option<HangSpec>,
     /// The path of py-spy, if it is installed.
     pub py_spy: Option<PathBuf>,
+    /// The variables that workers get for looks.
+    pub observation: ObservationSpec,
     /// Signals on which the agent shuts down.
     pub signals: SignalList,
     /// The devices of workers that see one each, if they do.
@@ -303,6 +307,7 @@ impl JobSpec {
             rendezvous,
             hang: errors.or_default(arguments.hang()),
             py_spy: arguments.py_spy(&command),
+            observation: ObservationSpec::new(args.name, host),
             step_pattern: errors.or_default(arguments.step_pattern()),
             standby: errors.or_default(arguments.standby(&command, &launch_method)),
             command,

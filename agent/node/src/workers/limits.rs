@@ -44,5 +44,11 @@ pub(crate) const MAX_STACKS: u64 = 4 * 1024 * 1024;
 pub(crate) const FRAMES_READ: usize = 4096;
 /// Time for reading the kernel's view of a worker, which takes milliseconds unless the kernel holds a lock of it.
 pub(crate) const KERNEL_VIEW_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time for taking the stack of a worker in a look. The second part of a look follows after ten seconds.
-pub(crate) const LOOK_STACK_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for py-spy in a look. The second part of a look follows after ten seconds.
+pub(crate) const LOOK_SPY_TIMEOUT: Duration = Duration::from_secs(4);
+/// Size of an answer of torch's worker server. Its 2,000 records have about 600 bytes each.
+pub(crate) const MAX_RECORDS: u64 = 8 * 1024 * 1024;
+/// Time for one answer of torch's worker server. A process that holds the lock of the interpreter returns no stacks.
+pub(crate) const WORKER_SERVER_ANSWER: Duration = Duration::from_secs(2);
+/// Time for all answers of torch's worker server.
+pub(crate) const WORKER_SERVER_TIMEOUT: Duration = Duration::from_secs(3);

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, ffi::OsString, fs::File, io, sync::Arc};
 use ragent_base::{
     output::{lines::Choice, logs::WorkerFolder},
     report::event_log::AgentEvent,
-    spec::{StepFinder, Stream},
+    spec::{FLIGHT_RECORDER_FILE, StepFinder, Stream, WORKER_SERVER_SOCKET},
     sys::{clock, memory},
 };
 use ragent_core::{
@@ -144,6 +144,10 @@ impl WorkersDriver {
         let mut env =
             self.spec.environment.of_worker(&group.admission, local_rank, error_file.as_deref());
         env.extend(self.variables_of_node(local_rank));
+        if let Some(folder) = folder.as_ref().filter(|_| self.spec.observation.flight_recorder) {
+            let records = folder.flight_record_prefix();
+            env.push((FLIGHT_RECORDER_FILE.to_owned(), records.into()));
+        }
         let context = WorkerContext {
             admission: &group.admission,
             job_uid: &group.job_uid,
@@ -187,6 +191,10 @@ impl WorkersDriver {
                 &notices,
                 timeout,
             ));
+            if self.spec.observation.worker_server {
+                let socket = worker_reports.worker_server(local_rank);
+                env.push((WORKER_SERVER_SOCKET.to_owned(), socket.into()));
+            }
         }
         env
     }

@@ -223,12 +223,16 @@ impl WorkersDriver {
             return;
         };
         let worker = |(local_rank, pid): (LocalRank, u32)| {
-            let folder = group.workers.get(&local_rank).and_then(|worker| worker.folder.as_ref());
-            (local_rank, LookedAt { pid, stack_file: folder.map(WorkerFolder::stack_file) })
+            let folder = group.workers.get(&local_rank).and_then(|worker| worker.folder.clone());
+            let sockets = self.worker_reports.as_ref();
+            let sockets = sockets.filter(|_| self.spec.observation.worker_server);
+            let worker_server = sockets.map(|sockets| sockets.worker_server(local_rank));
+            (local_rank, LookedAt { pid, folder, worker_server })
         };
         let request = LookRequest {
             order,
             first_rank: group.admission.first_global_rank,
+            world_size: group.admission.world_size,
             store_port: group.admission.master_port,
             workers: group.running().into_iter().map(worker).collect(),
             py_spy: self.spec.py_spy.clone(),

@@ -1,5 +1,7 @@
 //! Looks at real processes.
 
+mod gloo;
+
 use std::{
     fs,
     io::{BufRead, BufReader},
@@ -16,6 +18,7 @@ use nix::{
     },
     unistd::{Pid, mkfifo},
 };
+use ragent_base::output::logs::LogFolder;
 use ragent_rendezvous::ids::{Round, RoundId, Term};
 
 use super::*;
@@ -96,13 +99,18 @@ async fn workers_are_described() {
     let stopped = Pid::from_raw(pids[2].cast_signed());
     kill(stopped, Signal::SIGSTOP).unwrap();
     waitpid(stopped, Some(WaitPidFlag::WUNTRACED)).unwrap();
-    let file = |local_rank: u32| folder.path().join(format!("{local_rank}.txt"));
+    let run_id = ragent_rendezvous::ids::RunId::new("job7");
+    let logs =
+        LogFolder::create(Some(&folder.path().join("logs")), folder.path(), &run_id).unwrap();
+    let kept = |local_rank: u32| logs.worker(0, LocalRank(local_rank)).unwrap();
     let worker = |(local_rank, pid): (u32, &u32)| {
-        (LocalRank(local_rank), LookedAt { pid: *pid, stack_file: Some(file(local_rank)) })
+        let folder = kept(local_rank);
+        (LocalRank(local_rank), LookedAt { pid: *pid, folder, worker_server: None })
     };
     let request = LookRequest {
         order: order(LookPart::Second, true),
         first_rank: GlobalRank(8),
+        world_size: 16,
         store_port: port,
         workers: (0..).zip(&pids).map(worker).collect(),
         py_spy: Some(fake_spy(folder.path(), FRAMES)),
@@ -120,7 +128,7 @@ async fn workers_are_described() {
         assert_eq!(look.line.as_deref(), Some("all_reduce at t.py:7"));
     }
     assert_eq!(digest.workers[1].waits_in.as_deref(), Some("wait_for_partner"));
-    let stack = fs::read_to_string(file(1)).unwrap();
+    let stack = fs::read_to_string(kept(1).unwrap().stack_file()).unwrap();
     for part in [
         "look 3, part 2\n",
         "python3 -u -c",
@@ -138,10 +146,11 @@ async fn workers_are_described() {
 async fn lines_stay_on_the_node() {
     let folder = tempfile::tempdir().unwrap();
     let started = Started(vec![python("import time\nprint('ready')\ntime.sleep(1000)")]);
-    let worker = LookedAt { pid: started.0[0].id(), stack_file: None };
+    let worker = LookedAt { pid: started.0[0].id(), folder: None, worker_server: None };
     let mut request = LookRequest {
         order: order(LookPart::First, false),
         first_rank: GlobalRank(0),
+        world_size: 1,
         store_port: 1,
         workers: BTreeMap::from([(LocalRank(0), worker)]),
         py_spy: Some(fake_spy(folder.path(), FRAMES)),
