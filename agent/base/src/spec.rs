@@ -67,7 +67,9 @@ pub use self::{
     launcher::LauncherGroup,
     memory::MemorySpec,
     notices::NoticeSignal,
-    observation::{FLIGHT_RECORDER_FILE, ObservationSpec, WORKER_SERVER_SOCKET},
+    observation::{
+        FLIGHT_RECORDER_FILE, ObservationSpec, RAS_ADDRESS, RasAddress, WORKER_SERVER_SOCKET,
+    },
     output::{Output, PrefixValues, Sink},
     rdzv_conf::{RdzvConf, StorePorts},
     rendezvous::RendezvousMethod,

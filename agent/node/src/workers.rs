@@ -13,3 +13,6 @@ mod look;
 mod plumbing;
 pub mod spec;
 pub mod standby;
+
+#[cfg(any(test, feature = "testing"))]
+pub use self::look::fuzzing;

@@ -664,7 +664,7 @@ fn supervisor_spec(
         standby: standby_spec(spec),
         hang: spec.hang.clone(),
         py_spy: spec.py_spy.clone(),
-        observation: spec.observation,
+        observation: spec.observation.clone(),
         step_pattern: spec.step_pattern.clone(),
         socket_dir: ThisHost.socket_dir(),
         open_files: given.open_files,

@@ -3,12 +3,16 @@
 //! 1. The kernel's view of all workers is read first, because the tools that follow stop a worker for a moment.
 //! 2. torch's worker server is asked for stacks and for records of collectives, where it runs. Other stacks come from
 //!    py-spy. What is whole goes to `stack.txt` and `records.json` in the log folders.
-//! 3. What is not known in time is left out.
+//! 3. One node of the job also asks NCCL, which takes longer. So it sends a second digest.
+//! 4. What is not known in time is left out.
 //!
 //! Lines of Python are content. If they must not leave the node, the digest has only the kind of activity.
 
 pub(crate) mod frames;
+#[cfg(any(test, feature = "testing"))]
+pub mod fuzzing;
 mod kernel;
+pub(crate) mod ras;
 mod records;
 mod store_clients;
 #[cfg(test)]
@@ -17,11 +21,11 @@ mod worker_server;
 
 use std::{cmp::Reverse, collections::BTreeMap, fs, path::PathBuf};
 
-use ragent_base::output::logs::WorkerFolder;
+use ragent_base::{output::logs::WorkerFolder, spec::Endpoint, sys::host::ThisHost};
 use ragent_core::agent::LookOrder;
 use ragent_rendezvous::{
     ids::{GlobalRank, LocalRank},
-    message::{Activity, DIGEST_WORKERS_MAX, Digest, LookPart, WorkerLook},
+    message::{Activity, DIGEST_WORKERS_MAX, Digest, GroupLook, LookPart, WorkerLook},
 };
 use tokio::{
     task::{JoinSet, spawn_blocking},
@@ -29,7 +33,7 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use self::{frames::Stack, kernel::KernelView, records::Records};
+use self::{frames::Stack, kernel::KernelView, ras::answer::OwnWorkers, records::Records};
 use super::health::stacks::{self, Spied};
 use crate::workers::limits;
 
@@ -93,6 +97,20 @@ pub(crate) async fn look(request: LookRequest) -> Digest {
         groups,
         facts: Vec::new(),
     }
+}
+
+/// Asks NCCL for the collectives of all ranks, at this address. Returns `None` without an answer for this job.
+pub(crate) async fn ask_nccl(request: LookRequest, address: Endpoint) -> Option<Vec<GroupLook>> {
+    let LookRequest { first_rank, world_size, workers, .. } = request;
+    let processes = move || {
+        let ranks = workers.iter().flat_map(|(local_rank, worker)| {
+            let rank = GlobalRank(first_rank.0.saturating_add(local_rank.0));
+            [(worker.pid, rank), (kernel::interpreter(worker.pid), rank)]
+        });
+        (ranks.collect(), ThisHost.addresses())
+    };
+    let (pids, addresses) = within(processes).await;
+    ras::ask(&address, OwnWorkers { pids, addresses, world_size }).await
 }
 
 /// Sorts workers, those that differ from usual ones first, and leaves out those that a digest has no room for.

@@ -8,6 +8,7 @@ use nix::{
 };
 use ragent_base::{
     output::{logs::WorkerFolder, tail::SharedTail},
+    spec::{Endpoint, RasAddress},
     sys::clock,
 };
 use ragent_core::{
@@ -19,8 +20,8 @@ use ragent_core::{
     supervisor,
 };
 use ragent_rendezvous::{
-    ids::LocalRank,
-    message::{StepSource, WorkerEnd},
+    ids::{JobUid, LocalRank},
+    message::{DIGEST_GROUPS_MAX, StepSource, WorkerEnd},
 };
 use tokio::task::spawn_blocking;
 use tracing::{error, warn};
@@ -33,7 +34,7 @@ use crate::workers::{
         timers::{Expired, TimerPipe, TimerRequest},
         worker_reports::{ReportSockets, Unfit, WorkerReport},
     },
-    look::{LookRequest, LookedAt, look},
+    look::{LookRequest, LookedAt, ask_nccl, look, ras},
     spec::SupervisorSpec,
 };
 
@@ -237,7 +238,31 @@ impl WorkersDriver {
             workers: group.running().into_iter().map(worker).collect(),
             py_spy: self.spec.py_spy.clone(),
         };
-        self.in_background(order.round, async move { Done::Digest(look(request).await) });
+        let nccl = self.nccl_address(&group.job_uid).filter(|_| order.asks_nccl);
+        let (background, round) = (self.background.clone(), order.round);
+        tokio::spawn(async move {
+            let asked = nccl.map(|address| tokio::spawn(ask_nccl(request.clone(), address)));
+            let mut digest = look(request).await;
+            // The loop may have ended.
+            let _ = background.send((round, Done::Digest(digest.clone()))).await;
+            if let Some(asked) = asked
+                && let Ok(Some(groups)) = asked.await
+            {
+                digest.groups.splice(0..0, groups);
+                digest.groups.truncate(DIGEST_GROUPS_MAX);
+                let _ = background.send((round, Done::Digest(digest))).await;
+            }
+        });
+    }
+
+    /// Returns the address at which NCCL answers for the workers of this node.
+    fn nccl_address(&self, job: &JobUid) -> Option<Endpoint> {
+        match &self.spec.observation.ras {
+            RasAddress::OfJob => {
+                Some(Endpoint { host: "localhost".to_owned(), port: ras::port_of(job) })
+            }
+            RasAddress::Given(address) => address.clone(),
+        }
     }
 
     /// Takes the stacks of the group if it hangs. The group is killed afterwards.

@@ -45,7 +45,7 @@ impl KernelView {
 }
 
 /// Returns the process of a worker that runs Python; the worker if there is none.
-fn interpreter(worker: u32) -> u32 {
+pub(super) fn interpreter(worker: u32) -> u32 {
     let is_python = |pid: u32| {
         let program = proc::link(&format!("{pid}/exe"));
         let name = program.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());

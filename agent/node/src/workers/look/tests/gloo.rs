@@ -48,7 +48,11 @@ impl Job {
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let start = |rank: u32| {
             let mut command = Command::new(&python);
-            command.arg(&script).stdout(Stdio::piped()).env("MASTER_ADDR", "127.0.0.1");
+            command
+                .arg(&script)
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .env("MASTER_ADDR", "127.0.0.1");
             command.env("PYTHONUNBUFFERED", "1").env("OMP_NUM_THREADS", "1");
             command.env("MASTER_PORT", free.to_string()).env("RANK", rank.to_string());
             command.env("WORLD_SIZE", WORLD_SIZE.to_string());
