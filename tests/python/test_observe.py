@@ -1,6 +1,7 @@
 """`ragent.observe`: torch's worker server, on the socket that the agent has chosen."""
 
 import os
+import subprocess
 import sys
 import types
 
@@ -8,6 +9,7 @@ import pytest
 
 import ragent
 from ragent import _observe
+from support import PACKAGE, needs
 
 SOCKET = "TORCH_WORKER_SERVER_SOCKET"
 RECORDS = "TORCH_FR_DUMP_TEMP_FILE"
@@ -72,3 +74,22 @@ def test_records_of_the_script(servers, monkeypatch):
     monkeypatch.setenv(RECORDS, "/mine/new_rank_")
     ragent.observe()
     assert os.environ[RECORDS] == "/mine/new_rank_"
+
+
+FORKS = """
+import os, sys
+import ragent
+assert ragent.observe()
+if os.fork() == 0:
+    sys.exit()
+assert os.wait()[1] == 0
+sys.exit(7)
+"""
+
+
+def test_end_of_a_forked_process(tmp_path):
+    """The end of a forked process does not end the server of its parent, and the parent ends as usual."""
+    needs("torch")
+    environment = dict(os.environ, PYTHONPATH=str(PACKAGE.parent), **{SOCKET: str(tmp_path / "0.torch")})
+    end = subprocess.run([sys.executable, "-c", FORKS], env=environment, stderr=subprocess.PIPE, timeout=300)
+    assert end.returncode == 7, end.stderr

@@ -5,8 +5,8 @@ use std::{net::IpAddr, time::Duration};
 use ragent_rendezvous::{
     ids::RoundId,
     message::{
-        Admission, CheckedOwners, EvictReason, FromNode, JobResult, Notice, Outcome, RefuseReason,
-        RestartReason, StoreConnections, WaitReason, WorkerFailure,
+        Admission, CheckedOwners, EvictReason, FromNode, Hung, JobResult, Notice, Outcome,
+        RefuseReason, RestartReason, StoreConnections, WaitReason, WorkerFailure,
     },
     snapshot::Explanation,
 };
@@ -38,6 +38,8 @@ pub enum Action {
     ShowNotice(Option<Box<ShownNotice>>),
     /// Look at the workers, and report the answer.
     Look(LookOrder),
+    /// Kill this worker of the round if it is one of this node, or watch whether it stays stopped. `None` ends the watch.
+    Hung(Option<Hung>),
     /// Do this for the checkpoints in memory.
     Memory(memory::Effect),
     /// End the workers.

@@ -4,12 +4,13 @@
 //! 2. The nodes of a large round look at different moments within two seconds, so that their answers do not
 //!    arrive at once.
 //! 3. The answers are kept until the round ends, and sent again on each new stream.
+//! 4. The worker that counts as hung is a level too. Its node kills it.
 
 use std::time::{Duration, Instant};
 
 use ragent_rendezvous::{
     ids::RoundId,
-    message::{Admission, Digest, FromNode, Look, LookPart},
+    message::{Admission, Digest, FromNode, Hung, Look, LookPart},
 };
 
 use super::{Action, Agent, AgentState, Effect};
@@ -41,6 +42,8 @@ pub(super) struct Looks {
     due: Option<Instant>,
     /// The answers, at most one for each part.
     answers: Vec<Digest>,
+    /// The worker of the round that counts as hung, if any.
+    hung: Option<Hung>,
 }
 
 impl Looks {
@@ -81,6 +84,15 @@ impl Agent {
         self.looks.newest = Some(LookOrder { round, number, part, asks_nccl, shows_lines });
         self.looks.due = Some(now + self.look_delay());
         self.handle_look_timeout(now);
+    }
+
+    /// Passes on which worker of the round counts as hung. The time without progress, which grows, is no change.
+    pub(super) fn handle_hung(&mut self, hung: Option<Hung>) {
+        let key = |hung: Hung| (hung.rank, hung.if_stopped);
+        if self.state == AgentState::Running && self.looks.hung.map(key) != hung.map(key) {
+            self.looks.hung = hung;
+            self.act(Action::Hung(hung));
+        }
     }
 
     /// Returns the time for which this node waits, so that not all nodes of a large round answer at once.

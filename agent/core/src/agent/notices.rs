@@ -172,6 +172,7 @@ impl Agent {
             self.handle_memory_off(now, guidance.round, why);
         }
         self.handle_look(now, guidance.look);
+        self.handle_hung(guidance.hung);
         let Some(notice) = guidance.notice else {
             if self.notices.shown.take().is_some() {
                 self.notices.saved = None;

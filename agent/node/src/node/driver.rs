@@ -583,6 +583,7 @@ impl NodeDriver<'_> {
                 self.order(SupervisorCommand::ShowNotice(notice)).await;
             }
             Action::Look(order) => self.order(SupervisorCommand::Look(order)).await,
+            Action::Hung(hung) => self.order(SupervisorCommand::Hung(hung)).await,
             Action::Kill => self.order(SupervisorCommand::Kill).await,
             Action::CheckOwners(asked) => self.owner_lookup.look_up(asked),
             Action::ServeClients(CheckedOwners { numbers, denied, .. }) => {

@@ -113,6 +113,11 @@ pub(crate) async fn ask_nccl(request: LookRequest, address: Endpoint) -> Option<
     ras::ask(&address, OwnWorkers { pids, addresses, world_size }).await
 }
 
+/// Returns true if a signal has stopped the worker.
+pub(crate) async fn is_stopped(worker: u32) -> bool {
+    within(move || KernelView::of_worker(worker).state == Some('T')).await
+}
+
 /// Sorts workers, those that differ from usual ones first, and leaves out those that a digest has no room for.
 fn most_unusual(mut looks: Vec<WorkerLook>) -> Vec<WorkerLook> {
     looks.sort_by_key(|look| {

@@ -1,6 +1,6 @@
 //! Looks at the workers: once for each new number and part, spread in large rounds, and sent again.
 
-use ragent_rendezvous::message::{Digest, Guidance, Look, LookPart};
+use ragent_rendezvous::message::{Digest, Guidance, Hung, Look, LookPart};
 
 use super::*;
 use crate::agent::LookOrder;
@@ -146,4 +146,25 @@ fn answers_are_sent_again() {
     t.finished(GroupEnd::Stopped);
     assert_eq!(t.answer(2, LookPart::First), []);
     assert_eq!(t.welcome(1).len(), 1);
+}
+
+/// A worker that counts as hung is passed on once, until that changes.
+#[test]
+fn hung_worker_is_passed_on_once() {
+    let mut t = Fixture::running();
+    let mut hung = |number, hung: Option<Hung>| {
+        let guidance = Guidance { round: round(1, number), hung, ..Guidance::default() };
+        t.agent.handle_guidance(t.now, guidance);
+        t.effects()
+    };
+    let of = |rank, seconds, if_stopped| {
+        Some(Hung { rank: GlobalRank(rank), time: seconds * SECOND, if_stopped })
+    };
+    let passed = |hung| Effect::Local(Action::Hung(hung));
+    assert_eq!(hung(1, None), []);
+    assert_eq!(hung(1, of(1, 70, true)), [passed(of(1, 70, true))]);
+    assert_eq!(hung(1, of(1, 71, true)), []);
+    assert_eq!(hung(1, of(1, 900, false)), [passed(of(1, 900, false))]);
+    assert_eq!(hung(2, of(2, 900, false)), []);
+    assert_eq!(hung(1, None), [passed(None)]);
 }

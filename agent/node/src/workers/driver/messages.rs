@@ -15,7 +15,7 @@ use ragent_core::{
 };
 use ragent_rendezvous::{
     ids::{JobUid, Round},
-    message::{Admission, Digest, StandbyCounts, WorkerFailure},
+    message::{Admission, Digest, Hung, StandbyCounts, WorkerFailure},
 };
 use tokio::sync::mpsc;
 
@@ -42,6 +42,8 @@ pub enum SupervisorCommand {
     ShowNotice(Option<Box<ShownNotice>>),
     /// Look at the workers, which make no progress.
     Look(LookOrder),
+    /// Kill this worker if it is one of this node, or watch whether it stays stopped. `None` ends the watch.
+    Hung(Option<Hung>),
     /// Forward a signal to the workers, which continue.
     Forward(Signal),
     /// End the group at once.

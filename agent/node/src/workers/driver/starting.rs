@@ -63,6 +63,8 @@ impl WorkersDriver {
             saves: SaveWatch::new(size),
             has_ignored_save: false,
             is_looking: false,
+            stopped_watch: None,
+            is_reading_state: false,
             keeper,
             stopped: None,
             signaled: None,

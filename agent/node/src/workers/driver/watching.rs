@@ -8,11 +8,10 @@ use nix::{
 };
 use ragent_base::{
     output::{logs::WorkerFolder, tail::SharedTail},
-    spec::{Endpoint, RasAddress},
     sys::clock,
 };
 use ragent_core::{
-    agent::{LookOrder, ShownNotice},
+    agent::ShownNotice,
     hang::Hang,
     saves::{NodeSaves, SaveReport},
     standby,
@@ -20,8 +19,8 @@ use ragent_core::{
     supervisor,
 };
 use ragent_rendezvous::{
-    ids::{JobUid, LocalRank},
-    message::{DIGEST_GROUPS_MAX, StepSource, WorkerEnd},
+    ids::LocalRank,
+    message::{StepSource, WorkerEnd},
 };
 use tokio::task::spawn_blocking;
 use tracing::{error, warn};
@@ -34,7 +33,6 @@ use crate::workers::{
         timers::{Expired, TimerPipe, TimerRequest},
         worker_reports::{ReportSockets, Unfit, WorkerReport},
     },
-    look::{LookRequest, LookedAt, ask_nccl, look, ras},
     spec::SupervisorSpec,
 };
 
@@ -214,54 +212,6 @@ impl WorkersDriver {
             && saves != NodeSaves::default()
         {
             self.report(SupervisorEvent::Saves(saves)).await;
-        }
-    }
-
-    /// Starts to look at the workers, which make no progress.
-    pub(super) fn look_for(&mut self, order: LookOrder) {
-        let Some(group) = self.group.as_ref().filter(|group| group.admission.round == order.round)
-        else {
-            return;
-        };
-        let worker = |(local_rank, pid): (LocalRank, u32)| {
-            let folder = group.workers.get(&local_rank).and_then(|worker| worker.folder.clone());
-            let sockets = self.worker_reports.as_ref();
-            let sockets = sockets.filter(|_| self.spec.observation.worker_server);
-            let worker_server = sockets.map(|sockets| sockets.worker_server(local_rank));
-            (local_rank, LookedAt { pid, folder, worker_server })
-        };
-        let request = LookRequest {
-            order,
-            first_rank: group.admission.first_global_rank,
-            world_size: group.admission.world_size,
-            store_port: group.admission.master_port,
-            workers: group.running().into_iter().map(worker).collect(),
-            py_spy: self.spec.py_spy.clone(),
-        };
-        let nccl = self.nccl_address(&group.job_uid).filter(|_| order.asks_nccl);
-        let (background, round) = (self.background.clone(), order.round);
-        tokio::spawn(async move {
-            let asked = nccl.map(|address| tokio::spawn(ask_nccl(request.clone(), address)));
-            let mut digest = look(request).await;
-            // The loop may have ended.
-            let _ = background.send((round, Done::Digest(digest.clone()))).await;
-            if let Some(asked) = asked
-                && let Ok(Some(groups)) = asked.await
-            {
-                digest.groups.splice(0..0, groups);
-                digest.groups.truncate(DIGEST_GROUPS_MAX);
-                let _ = background.send((round, Done::Digest(digest))).await;
-            }
-        });
-    }
-
-    /// Returns the address at which NCCL answers for the workers of this node.
-    fn nccl_address(&self, job: &JobUid) -> Option<Endpoint> {
-        match &self.spec.observation.ras {
-            RasAddress::OfJob => {
-                Some(Endpoint { host: "localhost".to_owned(), port: ras::port_of(job) })
-            }
-            RasAddress::Given(address) => address.clone(),
         }
     }
 

@@ -80,8 +80,10 @@ async fn take_one(py_spy: Option<PathBuf>, worker: Hung) {
     let Hung { local_rank, pid, file } = worker;
     let Some(path) = file else { return };
     write_kernel_view(path.clone(), pid).await;
+    let is_stopped = proc::stat(pid).is_some_and(|stat| stat.state == 'T');
+    let spied = if is_stopped { Spied::Stopped } else { Spied::Paused };
     if let Some(py_spy) = &py_spy {
-        match spy(py_spy, pid, Spied::Paused).await {
+        match spy(py_spy, pid, spied).await {
             Ok(dump) => append(path, dump.text).await,
             Err(error) => {
                 warn!(%local_rank, pid, %error, "py-spy failed to dump the stack of a hung worker");

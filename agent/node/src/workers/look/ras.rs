@@ -7,7 +7,7 @@
 //! 2. `VERBOSE STATUS` makes the process ask all others. Those that do not answer are missing in the result.
 //! 3. The answer ends with the connection. Its size and time have a limit.
 
-pub mod answer;
+pub(super) mod answer;
 
 use std::{io, time::Duration};
 

@@ -22,13 +22,13 @@ use serde::{Deserialize, de::IgnoredAny};
 
 /// The workers of this node, by which its own job is recognized.
 #[derive(Clone, Debug)]
-pub struct OwnWorkers {
+pub(crate) struct OwnWorkers {
     /// The ranks of the workers by process id.
-    pub pids: BTreeMap<u32, GlobalRank>,
+    pub(crate) pids: BTreeMap<u32, GlobalRank>,
     /// The addresses of this machine.
-    pub addresses: Vec<IpAddr>,
+    pub(crate) addresses: Vec<IpAddr>,
     /// The number of all workers of the job.
-    pub world_size: u32,
+    pub(crate) world_size: u32,
 }
 
 /// The kinds of collectives that NCCL counts, at most. It has five today.
@@ -81,7 +81,7 @@ struct MissingRank {
 type Ranks<'a> = BTreeMap<(&'a str, i64), GlobalRank>;
 
 /// Reads an answer. Returns `None` if it has another form, or is that of another job.
-pub fn groups(received: &[u8], own: &OwnWorkers) -> Option<Vec<GroupLook>> {
+pub(crate) fn groups(received: &[u8], own: &OwnWorkers) -> Option<Vec<GroupLook>> {
     let json = received.strip_prefix(b"OK\n")?;
     let start = json.iter().position(|byte| *byte == b'{')?;
     let Answer { communicators } = serde_json::from_slice(&json[start..]).ok()?;
