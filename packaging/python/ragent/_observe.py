@@ -37,11 +37,24 @@ def observe() -> bool:
     except ImportError:
         return False
     try:
-        _server = (_WorkerServer(path), os.getpid())
+        server = _WorkerServer(path)
     except RuntimeError:
         # The script has called `worker_main`.
         return False
+    _keep(server)
+    _server = (server, os.getpid())
     return True
+
+
+def _keep(server: "Any") -> None:
+    """Prevents the end of the server before that of the process.
+
+    The end of the object would close the socket, which forked processes share: if one of them ended by `sys.exit`, the server of this
+    process would fail, and abort it.
+    """
+    from ctypes import py_object, pythonapi
+
+    pythonapi.Py_IncRef(py_object(server))
 
 
 def _respect_old_name() -> None:
