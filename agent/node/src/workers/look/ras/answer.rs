@@ -1,10 +1,10 @@
-//! Reads the answer of NCCL RAS, and describes the communicators in which ranks differ.
+//! Reads the answer of NCCL RAS, and describes communicators whose ranks differ.
 //!
-//! 1. An answer without any worker of this node is that of another job: it is dropped.
-//! 2. In the communicator of all ranks, the rank is the global rank. So its hosts and process ids name the ranks of all
-//!    other communicators.
-//! 3. A communicator is described if its ranks differ, and the one of all ranks in any case. The sum of all counts shows
-//!    whether the others go on.
+//! 1. An answer without any worker of this node belongs to another job, and is dropped.
+//! 2. In the communicator of all ranks, the rank is the global rank. So hosts and process ids give the global ranks in
+//!    all other communicators.
+//! 3. A communicator is described if its ranks differ. The communicator of all ranks always is. The sum of all counts
+//!    shows if the others go on.
 //!
 //! NCCL counts collectives by kind. A rank's number is their sum, and its last kind is the one that it has launched more
 //! often than another rank. The answer is not trusted.
@@ -164,7 +164,7 @@ impl Communicator {
     fn describe(&self, ranks: &Ranks<'_>, own: &OwnWorkers) -> GroupLook {
         let global = |host: &str, pid: i64| ranks.get(&(host, pid)).copied();
         let fewest = self.fewest();
-        // Each process counts once, whatever the answer says.
+        // A rank may be listed twice. It counts once.
         let mut launches: BTreeMap<(u64, String), Vec<Option<GlobalRank>>> = BTreeMap::new();
         let mut seen = std::collections::BTreeSet::new();
         for rank in self.ranks.iter().filter(|rank| seen.insert(rank.rank)) {
