@@ -40,6 +40,10 @@ pub(crate) struct Traces {
 const FACTS: &str = "facts";
 const LOGS: &str = "logs";
 
+/// Variables of torch and NCCL that ragent sets, unless it is called by the name `torchrun`.
+const OUR_VARIABLES: [&str; 3] =
+    ["NCCL_RAS_ADDR", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_WORKER_SERVER_SOCKET"];
+
 impl Traces {
     /// Runs a case with `launcher`.
     pub(crate) fn of(case: &Case, venv: &Path, launcher: &impl Launcher) -> Self {
@@ -195,7 +199,8 @@ impl Plain<'_> {
             let environment = facts.as_object_mut().unwrap().remove("environment").unwrap();
             // The variables that torchrun does not have: docs/torchrun-compat.md.
             let variables = environment.as_object().unwrap().iter();
-            for (variable, value) in variables.filter(|(name, _)| !name.starts_with("RAGENT_")) {
+            let is_ours = |name: &str| name.starts_with("RAGENT_") || OUR_VARIABLES.contains(&name);
+            for (variable, value) in variables.filter(|(name, _)| !is_ours(name)) {
                 let value = value.as_str().unwrap();
                 facts[format!("env {variable}")] = self.variable(variable, value).into();
             }

@@ -50,6 +50,12 @@ fn worker_gets_torchruns_variables_and_nothing_else() {
         assert_eq!(environment.remove("RAGENT_SAVED_STEP").as_deref(), Some(""));
         let socket = environment.remove("RAGENT_SOCKET").unwrap();
         assert!(socket.ends_with(&format!("/{rank}")), "{socket}");
+        let server = environment.remove("TORCH_WORKER_SERVER_SOCKET").unwrap();
+        assert!(server.ends_with(&format!("/{rank}.torch")), "{server}");
+        let nccl = environment.remove("NCCL_RAS_ADDR").unwrap();
+        assert!(nccl.starts_with("localhost:3"), "{nccl}");
+        let records = environment.remove("TORCH_FR_DUMP_TEMP_FILE").unwrap();
+        assert!(records.ends_with("/attempt_0/nccl_trace_rank_"), "{records}");
         assert_eq!(environment.remove("MINE").unwrap(), "kept");
         let port: u16 = environment.remove("MASTER_PORT").unwrap().parse().unwrap();
         assert_ne!(port, 0);

@@ -17,6 +17,7 @@ mod limits;
 mod memory;
 mod metrics_listen;
 mod notices;
+mod observation;
 mod output;
 mod rdzv_conf;
 mod rendezvous;
@@ -66,6 +67,9 @@ pub use self::{
     launcher::LauncherGroup,
     memory::MemorySpec,
     notices::NoticeSignal,
+    observation::{
+        FLIGHT_RECORDER_FILE, ObservationSpec, RAS_ADDRESS, RasAddress, WORKER_SERVER_SOCKET,
+    },
     output::{Output, PrefixValues, Sink},
     rdzv_conf::{RdzvConf, StorePorts},
     rendezvous::RendezvousMethod,
@@ -146,6 +150,8 @@ pub struct JobSpec {
     pub held_gpu_timeout: Duration,
     /// The modules that standbys import; empty without standbys.
     pub standby: Vec<String>,
+    /// True if standbys start torch's worker server.
+    pub observe: bool,
     /// Signals that are passed on to the workers.
     pub forwarded: Vec<Signal>,
     /// The processes of a worker that receive its signals.
@@ -160,6 +166,10 @@ pub struct JobSpec {
     pub step_pattern: Option<StepPattern>,
     /// The condition under which workers count as hung; `None` if they never do.
     pub hang: Option<HangSpec>,
+    /// The path of py-spy, if it is installed.
+    pub py_spy: Option<PathBuf>,
+    /// The variables that workers get for looks.
+    pub observation: ObservationSpec,
     /// Signals on which the agent shuts down.
     pub signals: SignalList,
     /// The devices of workers that see one each, if they do.
@@ -299,9 +309,12 @@ impl JobSpec {
             shares_store: matches!(rendezvous, RendezvousMethod::Static { .. })
                 || shared_store.is_none_or(|given| given.text != "1"),
             rendezvous,
-            hang: errors.or_default(arguments.hang(&command)),
+            hang: errors.or_default(arguments.hang()),
+            py_spy: arguments.py_spy(&command),
+            observation: ObservationSpec::new(args.name, host),
             step_pattern: errors.or_default(arguments.step_pattern()),
             standby: errors.or_default(arguments.standby(&command, &launch_method)),
+            observe: errors.or_default(arguments.observe()),
             command,
             launch_method,
             files,

@@ -18,6 +18,7 @@ mod assignment;
 mod effect;
 mod import_gate;
 mod local_group;
+mod looks;
 mod memory;
 mod notices;
 mod owner_checks;
@@ -45,9 +46,11 @@ pub use self::effect::{
     Action, CLOSED_BEFORE, Effect, Ending, HOST_GONE, LEFT, NO_PROGRESS, News, REFUSED, SAVED,
     WaitReport,
 };
+pub use self::looks::LookOrder;
 pub use self::notices::{NotTaken, NoticeEnd, Received, ShownNotice};
 use self::{
     import_gate::ImportGate,
+    looks::Looks,
     notices::Notices,
     reports::{ProgressText, StandbyReports},
 };
@@ -140,6 +143,7 @@ pub struct Agent {
     /// The store of `round`, if this node does not reach it.
     unreached_store: Option<StoreUnreached>,
     notices: Notices,
+    looks: Looks,
     memory: PartKeeper,
     /// The newest round in which memory went off, as the user knows.
     memory_off_in: RoundId,
@@ -172,6 +176,7 @@ impl Agent {
             refused_clients: Vec::new(),
             unreached_store: None,
             notices: Notices::default(),
+            looks: Looks::default(),
             memory: PartKeeper::new(settings.memory.clone(), settings.seed),
             memory_off_in: RoundId::default(),
             questions: owner_checks::questions(),
@@ -271,6 +276,7 @@ impl Agent {
             self.send_refused_clients();
         }
         self.send_unreached_store();
+        self.send_digests();
     }
 
     /// Notes that the current stream has ended and has no successor yet.
@@ -407,9 +413,9 @@ impl Agent {
         let progress = self.progress.quiet_until.filter(|_| self.progress.is_due);
         let standbys = self.standbys.quiet_until.filter(|_| self.standbys.is_due);
         let questions = self.questions.poll_timeout();
-        let notice = self.notice_deadline();
+        let (notice, look) = (self.notice_deadline(), self.look_deadline());
         let (gate, memory) = (self.gate.poll_timeout(), self.memory.poll_timeout());
-        let deadlines = [gives_up, progress, standbys, gate, questions, notice, memory];
+        let deadlines = [gives_up, progress, standbys, gate, questions, notice, look, memory];
         deadlines.into_iter().flatten().min()
     }
 
@@ -424,6 +430,7 @@ impl Agent {
         self.handle_gate_timeout(now);
         self.handle_questions_timeout(now);
         self.handle_notice_timeout(now);
+        self.handle_look_timeout(now);
         self.change_memory(now, |memory| memory.handle_timeout(now));
         let gives_up = self.disconnected.map(|since| since + self.patience());
         if !self.is_finished() && gives_up.is_some_and(|at| at <= now) {

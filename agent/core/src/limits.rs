@@ -24,6 +24,14 @@ pub const HANG_LOOK_MAX: Duration = Duration::from_secs(10);
 /// A worker is busy if it uses more than one part in this many of a processor. Threads that only
 /// wait with a time-out, such as NCCL's watchdog or a data loader, stay below a thousandth.
 pub const BUSY_SHARE: u32 = 50;
+/// The interval at which a stopped worker is examined for which others wait.
+pub const STOPPED_LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// The time for which such a worker is stopped before it is killed: a person who has stopped it by mistake has noticed.
+pub const STOPPED_TIME: Duration = Duration::from_secs(30);
+/// The most nodes that look at their workers at the same moment. As many answers of 2 KiB are half a megabyte.
+pub const LOOKS_AT_ONCE: u32 = 256;
+/// The time over which more nodes spread their looks: 10,000 nodes stay below 5,000 answers a second.
+pub const LOOK_SPREAD: Duration = Duration::from_secs(2);
 /// A second connection is tried after this time without an answer to a keep-alive. Two answers are missing
 /// then, and three quarters of the lease are left.
 pub const SUSPECT_AFTER: Duration = Duration::from_millis(600);

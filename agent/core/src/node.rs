@@ -12,7 +12,7 @@ use std::{collections::VecDeque, net::IpAddr, time::Instant};
 use ragent_rendezvous::{
     ids::{JobUid, Round, StreamNumber, Term},
     message::{
-        CheckedOwners, Checkpoint, FromNode, KnownRound, MemoryReport, NodeReport, Outcome,
+        CheckedOwners, Checkpoint, Digest, FromNode, KnownRound, MemoryReport, NodeReport, Outcome,
         StandbyCounts, StoreConnection, StoreUnreached, ToNode, Welcome, WorkerFailure,
     },
 };
@@ -399,6 +399,13 @@ impl Node {
         self.begin(now);
         self.checkpoint = saves.newest.or(self.checkpoint);
         self.agent.handle_saves(now, saves);
+        self.collect(now);
+    }
+
+    /// Notes the answer to a look at the workers.
+    pub fn handle_digest(&mut self, now: Instant, digest: Digest) {
+        self.begin(now);
+        self.agent.handle_digest(digest);
         self.collect(now);
     }
 

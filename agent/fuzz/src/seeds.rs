@@ -51,6 +51,11 @@ fn seeds_are_written() {
     write("memory_frames", memory_frames());
     write("memory_requests", texts(MEMORY_REQUESTS));
     write("node_list", texts(NODE_LISTS));
+    write(
+        "ras_answer",
+        texts(&[RAS_ANSWER, "{\"communicators\": [{\"hash\": \"0x1\", \"size\": 4}]}"]),
+    );
+    write("torch_records", texts(&[TORCH_RECORDS]));
 }
 
 fn write(target: &str, seeds: Vec<Vec<u8>>) {
@@ -680,6 +685,19 @@ const HOSTFILES: &[&str] = &[
     "-x\n",
     "-x@h\n",
 ];
+
+/// An answer of NCCL for four ranks, of which one is behind.
+const RAS_ANSWER: &str = include_str!("../../node/src/workers/look/ras/answer.json");
+
+/// Records of two workers.
+const TORCH_RECORDS: &str = concat!(
+    r#"{"entries":[{"collective_seq_id":2,"input_dtypes":["Float"],"input_sizes":[[4]],"is_p2p":false,"p2p_seq_id":0,"#,
+    r#""process_group":["0","default_pg"],"profiling_name":"nccl:all_reduce","record_id":1,"retired":false,"#,
+    r#""state":"started"}],"pg_config":{"0":{"desc":"default_pg","name":"0","ranks":"[0, 1]"}}}"#,
+    "\0",
+    r#"{"entries":[{"collective_seq_id":1,"is_p2p":true,"p2p_seq_id":7,"process_group":["1"],"#,
+    r#""profiling_name":"nccl:send 0->1","record_id":1,"state":"scheduled"}]}"#,
+);
 
 const NODE_LISTS: &[&str] = &[
     "node[1-3,07],gpu[0-1]x[0-1]",

@@ -1,13 +1,18 @@
 //! Starts, watches and ends the local workers, through the keeper.
 //!
 //! [`ragent_core::supervisor`] decides, and [`driver`] carries out. [`launch`] prepares the start of a worker.
-//! [`standby`] prepares an interpreter before the round. [`health`] watches a worker while it runs.
+//! [`standby`] prepares an interpreter before the round. [`health`] watches a worker while it runs, and `look` describes workers that
+//! make no progress.
 
 pub mod driver;
 pub mod health;
 mod keeper_link;
 pub mod launch;
 mod limits;
+mod look;
 mod plumbing;
 pub mod spec;
 pub mod standby;
+
+#[cfg(any(test, feature = "testing"))]
+pub use self::look::fuzzing;

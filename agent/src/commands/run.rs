@@ -663,6 +663,8 @@ fn supervisor_spec(
         final_codes: spec.final_codes.clone(),
         standby: standby_spec(spec),
         hang: spec.hang.clone(),
+        py_spy: spec.py_spy.clone(),
+        observation: spec.observation.clone(),
         step_pattern: spec.step_pattern.clone(),
         socket_dir: ThisHost.socket_dir(),
         open_files: given.open_files,
@@ -676,6 +678,7 @@ fn supervisor_spec(
 fn standby_spec(spec: &JobSpec) -> Option<StandbySpec> {
     (!spec.standby.is_empty()).then(|| StandbySpec {
         modules: spec.standby.clone(),
+        is_observed: spec.observe,
         state_dir: ThisHost.state_dir(),
         python_path: ThisHost.env("PYTHONPATH"),
     })

@@ -2,7 +2,7 @@
 
 `run`, `main` and `elastic_launch` correspond to torch's functions of the same names, and `status` returns the state of a job.
 A training script reports its step with `step`. With `notice`, `should_save` and `saved` it saves a checkpoint before its node is
-taken. `ragent.checkpoint` saves checkpoints in memory. The names are imported when they are first used.
+taken. `ragent.checkpoint` saves checkpoints in memory. `observe` lets the agent ask torch why the job stands still. The names are imported when they are first used.
 """
 
 # `typing` is not imported: importing this module must be fast in a training script.
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ._errors import ChildFailedError, CommandLineError, LaunchError, ProcessFailure, StatusError
     from ._launch import main, run
     from ._notices import Notice, notice
+    from ._observe import observe
     from ._report import Failure, Report
     from ._saves import saved, should_save
     from ._status import (
@@ -75,6 +76,7 @@ __all__ = [
     "elastic_launch",
     "main",
     "notice",
+    "observe",
     "run",
     "saved",
     "should_save",
@@ -87,6 +89,7 @@ _MODULES = {
     "_errors": "ChildFailedError CommandLineError LaunchError ProcessFailure StatusError",
     "_launch": "main run",
     "_notices": "Notice notice",
+    "_observe": "observe",
     "_report": "Failure Report",
     "_saves": "saved should_save",
     "_status": "CheckpointTimes Incomplete LastRestart MemoryStatus Node Outcome Progress RefusedPeer RestartStages Restarts Saving "

@@ -447,6 +447,8 @@ impl World {
             }
             Effect::Local(
                 Action::Announce(_)
+                | Action::Look(_)
+                | Action::Hung(_)
                 | Action::ReportWait(_)
                 | Action::CheckOwners(_)
                 | Action::ServeClients(_),

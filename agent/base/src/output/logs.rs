@@ -156,6 +156,17 @@ impl WorkerFolder {
         self.0.join(temp_folders::STACK_FILE)
     }
 
+    /// The file for torch's records of its collectives when it makes no progress.
+    pub fn records_file(&self) -> PathBuf {
+        self.0.join(temp_folders::RECORDS_FILE)
+    }
+
+    /// The begin of the path of the file that torch writes before a time-out. It adds the rank. All ranks of a node
+    /// share a folder, as torch's `fr_trace` expects it.
+    pub fn flight_record_prefix(&self) -> PathBuf {
+        self.0.with_file_name("nccl_trace_rank_")
+    }
+
     /// The file for a stream.
     pub(crate) fn log_file(&self, stream: Stream) -> PathBuf {
         self.0.join(file_name(stream))

@@ -22,12 +22,15 @@ pub(super) const PREFIX: &str = "ragent_";
 /// The file with the log of an agent that has failed.
 pub(crate) const AGENT_LOG: &str = "agent.log";
 
-/// The names of files that report a failure: the log of an agent, and a worker's error and stack. The other
-/// files contain the output of workers.
-const REPORTS: [&str; 3] = [AGENT_LOG, ERROR_FILE, STACK_FILE];
+/// The names of files that report a failure: the log of an agent, and a worker's error, stack and records. The
+/// other files contain the output of workers.
+const REPORTS: [&str; 4] = [AGENT_LOG, ERROR_FILE, RECORDS_FILE, STACK_FILE];
 
 /// The file to which a script may write its error.
 pub(super) const ERROR_FILE: &str = "error.json";
+
+/// The file with torch's records of the collectives of a worker that makes no progress.
+pub(super) const RECORDS_FILE: &str = "records.json";
 
 /// The file with the stack of a worker that hangs.
 pub(super) const STACK_FILE: &str = "stack.txt";

@@ -12,8 +12,6 @@ use crate::sys::host::Host;
 pub struct HangSpec {
     /// The time that all of them may make no progress.
     pub timeout: Duration,
-    /// The path of py-spy, if it is installed.
-    pub py_spy: Option<PathBuf>,
     /// The signal on which a worker prints its stack, if the user has named one.
     pub signal: Option<Signal>,
 }
@@ -25,13 +23,17 @@ const AUTO: &str = "auto";
 const MAX_SECONDS: f64 = 366.0 * 24.0 * 3600.0;
 
 impl<H: Host> Arguments<'_, H> {
-    pub(super) fn hang(&self, command: &WorkerCommand) -> Result<Option<HangSpec>, UsageError> {
+    pub(super) fn hang(&self) -> Result<Option<HangSpec>, UsageError> {
         let timeout = self.hang_timeout()?;
         let signal = self.hang_signal()?;
+        Ok(timeout.map(|timeout| HangSpec { timeout, signal }))
+    }
+
+    /// Returns the path of py-spy, if it is installed next to the program of the workers or in `PATH`.
+    pub(super) fn py_spy(&self, command: &WorkerCommand) -> Option<PathBuf> {
         let next_to_program = command.program.parent().map(|folder| folder.join("py-spy"));
         let next_to_program = next_to_program.filter(|path| self.host.is_executable(path));
-        let py_spy = || next_to_program.or_else(|| self.host.find_program("py-spy".as_ref()));
-        Ok(timeout.map(|timeout| HangSpec { timeout, py_spy: py_spy(), signal }))
+        next_to_program.or_else(|| self.host.find_program("py-spy".as_ref()))
     }
 
     /// Returns true if the coordinator decides which worker hangs: `--hang-timeout auto`.

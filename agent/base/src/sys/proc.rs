@@ -16,6 +16,8 @@ use crate::sys::limits;
 /// The fields of `/proc/PID/stat` that are used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Stat {
+    /// The state of its main thread, the letter of `ps`.
+    pub state: char,
     /// True if the process has ended: it is a zombie, or about to disappear.
     pub(crate) has_ended: bool,
     /// The process id of its parent.
@@ -32,8 +34,10 @@ impl Stat {
         // fields from 1; the first one after the name is number 3.
         let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
         let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+        let state = fields.first()?.chars().next()?;
         Some(Self {
-            has_ended: ["Z", "X"].contains(fields.first()?),
+            state,
+            has_ended: ['Z', 'X'].contains(&state),
             parent: u32::try_from(number(4)?).ok()?,
             cpu_ticks: (14..=17).filter_map(number).fold(0, u64::saturating_add),
             start_time: number(22)?,
@@ -158,10 +162,11 @@ mod tests {
     /// Fields are counted from the last parenthesis; a negative time is ignored.
     #[test]
     fn fields_of_stat() {
-        let expected = Stat { has_ended: false, parent: 7, cpu_ticks: 123, start_time: 8812 };
+        let expected =
+            Stat { state: 'S', has_ended: false, parent: 7, cpu_ticks: 123, start_time: 8812 };
         assert_eq!(Stat::parse(STAT), Some(expected));
         let zombie = Stat::parse(&STAT.replace(" S ", " Z "));
-        assert_eq!(zombie, Some(Stat { has_ended: true, ..expected }));
+        assert_eq!(zombie, Some(Stat { state: 'Z', has_ended: true, ..expected }));
         assert_eq!(Stat::parse("4 (a) S 7 4"), None);
     }
 

@@ -218,6 +218,9 @@ pub struct WorkerLimits {
     pub nice: i32,
     /// The signals that it ignores from its start on. It may handle them later.
     pub ignored: Vec<i32>,
+    /// The process whose descendants may attach to it, as py-spy does. Otherwise only its own ancestors may, on
+    /// systems that restrict this (Yama).
+    pub tracer: unistd::Pid,
 }
 
 /// Returns true if the user namespace of this process owns its network: only users that the namespace maps reach it.
@@ -275,7 +278,7 @@ pub fn spawn_worker(
 ) -> io::Result<Child> {
     let parent = unistd::getpid();
     let (open_files, core_dump, worker_nice) = (limits.open_files, limits.core_dump, limits.nice);
-    let ignored = limits.ignored;
+    let (ignored, tracer) = (limits.ignored, limits.tracer);
     let mut cpus = (!limits.cpus.is_empty()).then(CpuSet::new);
     for cpu in limits.cpus {
         if let Some(cpus) = &mut cpus {
@@ -294,6 +297,7 @@ pub fn spawn_worker(
             // end.
             return Err(Errno::ESRCH.into());
         }
+        allow_tracing(tracer);
         set_all_dispositions(Disposition::Default);
         reset_reserved_signals();
         for signal in &ignored {
@@ -317,6 +321,14 @@ pub fn spawn_worker(
     // allocated, and no lock is taken.
     unsafe { command.pre_exec(prepare) };
     command.spawn()
+}
+
+/// Allows a process and its descendants to attach to this process, and to the program that it executes.
+/// Async-signal-safe.
+fn allow_tracing(tracer: unistd::Pid) {
+    let number = libc::c_ulong::try_from(tracer.as_raw()).unwrap_or_default();
+    // SAFETY: the call has no memory to read or write. It fails on a system without restrictions.
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, number, 0, 0, 0) };
 }
 
 /// Makes the kernel kill the process that `command` starts when the calling thread ends.
@@ -346,4 +358,34 @@ pub fn allow_core_dump(command: &mut tokio::process::Command, size: u64) {
 pub fn lead_session(command: &mut tokio::process::Command) {
     // SAFETY: between fork and exec one async-signal-safe system call is made.
     unsafe { command.pre_exec(|| Ok(unistd::setsid().map(drop)?)) };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Stdio;
+
+    use super::*;
+
+    /// Another child of this process may read what a worker does, although it is none of its ancestors: the program
+    /// that a worker executes keeps the permission. This fails with Yama (`ptrace_scope` 1) and without the
+    /// permission, unless root runs it.
+    #[test]
+    fn descendants_of_the_tracer_may_attach() {
+        let limits = WorkerLimits {
+            cpus: BTreeSet::new(),
+            open_files: 64,
+            core_dump: 0,
+            nice: 0,
+            ignored: Vec::new(),
+            tracer: unistd::getpid(),
+        };
+        let mut command = Command::new("sleep");
+        command.arg("1000").stdin(Stdio::null());
+        let mut worker = spawn_worker(command, limits, None).unwrap();
+        let call = format!("/proc/{}/syscall", worker.id());
+        let read = Command::new("cat").arg(call).stdout(Stdio::null()).status();
+        worker.kill().unwrap();
+        worker.wait().unwrap();
+        assert!(read.unwrap().success());
+    }
 }

@@ -11,7 +11,7 @@ use ragent_rendezvous::{
     },
 };
 
-use super::{Action, Agent, AgentState, Effect, Ending, News, owner_checks};
+use super::{Action, Agent, AgentState, Effect, Ending, News, looks::Looks, owner_checks};
 use crate::signal::Signal;
 
 impl Agent {
@@ -61,6 +61,7 @@ impl Agent {
                 self.refused_clients.clear();
                 self.unreached_store = None;
                 self.remove_notice();
+                self.looks = Looks::new(&admission, self.settings.memory.is_secured);
                 self.notices.complete_step = None;
                 self.questions = owner_checks::questions();
                 self.waiting = None;

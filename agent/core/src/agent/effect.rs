@@ -5,13 +5,16 @@ use std::{net::IpAddr, time::Duration};
 use ragent_rendezvous::{
     ids::RoundId,
     message::{
-        Admission, CheckedOwners, EvictReason, FromNode, JobResult, Notice, Outcome, RefuseReason,
-        RestartReason, StoreConnections, WaitReason, WorkerFailure,
+        Admission, CheckedOwners, EvictReason, FromNode, Hung, JobResult, Notice, Outcome,
+        RefuseReason, RestartReason, StoreConnections, WaitReason, WorkerFailure,
     },
     snapshot::Explanation,
 };
 
-use super::notices::{NoticeEnd, ShownNotice};
+use super::{
+    looks::LookOrder,
+    notices::{NoticeEnd, ShownNotice},
+};
 use crate::{memory, signal::Signal};
 
 /// An effect of an [`Agent`](super::Agent).
@@ -33,6 +36,10 @@ pub enum Action {
     Start(Box<Admission>),
     /// Show this notice to the workers, with the time at which it is over; `None` removes the last one.
     ShowNotice(Option<Box<ShownNotice>>),
+    /// Look at the workers, and report the answer.
+    Look(LookOrder),
+    /// Kill this worker of the round if it is one of this node, or watch whether it stays stopped. `None` ends the watch.
+    Hung(Option<Hung>),
     /// Do this for the checkpoints in memory.
     Memory(memory::Effect),
     /// End the workers.

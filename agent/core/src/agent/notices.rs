@@ -171,6 +171,8 @@ impl Agent {
         if let Some(why) = &guidance.memory_off {
             self.handle_memory_off(now, guidance.round, why);
         }
+        self.handle_look(now, guidance.look);
+        self.handle_hung(guidance.hung);
         let Some(notice) = guidance.notice else {
             if self.notices.shown.take().is_some() {
                 self.notices.saved = None;

@@ -1,5 +1,6 @@
 //! One rule per test, as a conversation between a node and its coordinator.
 
+mod looks;
 mod notices;
 
 use ragent_rendezvous::{

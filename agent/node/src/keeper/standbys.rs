@@ -23,7 +23,7 @@ use nix::{
             AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, recv, sendmsg, socketpair,
         },
     },
-    unistd::Pid,
+    unistd::{Pid, getppid},
 };
 use ragent_base::sys::{
     cgroup::ChildCgroup,
@@ -356,6 +356,8 @@ pub(super) fn limits_of(program: &Program) -> WorkerLimits {
         core_dump: program.core_dump,
         nice: program.nice,
         ignored: program.ignored.clone(),
+        // The agent, which starts py-spy.
+        tracer: getppid(),
     }
 }
 

@@ -494,6 +494,7 @@ impl NodeDriver<'_> {
             SupervisorEvent::Progress(text) => self.node.handle_progress(now, text),
             SupervisorEvent::Steps(steps) => self.node.handle_steps(steps),
             SupervisorEvent::Saves(saves) => self.handle_saves(now, saves),
+            SupervisorEvent::Digest(digest) => self.node.handle_digest(now, *digest),
             SupervisorEvent::Standbys(counts) => {
                 self.spec.start_screen.handle_standbys(&counts);
                 self.node.handle_standbys(now, counts);
@@ -581,6 +582,8 @@ impl NodeDriver<'_> {
                 }
                 self.order(SupervisorCommand::ShowNotice(notice)).await;
             }
+            Action::Look(order) => self.order(SupervisorCommand::Look(order)).await,
+            Action::Hung(hung) => self.order(SupervisorCommand::Hung(hung)).await,
             Action::Kill => self.order(SupervisorCommand::Kill).await,
             Action::CheckOwners(asked) => self.owner_lookup.look_up(asked),
             Action::ServeClients(CheckedOwners { numbers, denied, .. }) => {

@@ -6,6 +6,7 @@
 mod failure;
 mod group;
 mod keeper;
+mod looking;
 mod messages;
 mod standbys;
 mod starting;
@@ -20,7 +21,7 @@ use ragent_core::{
 };
 use ragent_rendezvous::{
     ids::{LocalRank, RoundId},
-    message::WorkerFailure,
+    message::{Digest, WorkerFailure},
 };
 use tokio::sync::{Notify, mpsc};
 use tracing::{debug, info, warn};
@@ -126,6 +127,10 @@ enum Done {
     Looked(BTreeMap<LocalRank, Activity>),
     /// The stacks of a hung group were taken.
     Stacks(Hang, BTreeMap<LocalRank, PathBuf>),
+    /// The workers were looked at.
+    Digest(Digest),
+    /// The state of a worker was read: true if it is stopped.
+    State(LocalRank, bool),
 }
 
 impl WorkersDriver {
@@ -140,6 +145,7 @@ impl WorkersDriver {
             let deadline = self.group.as_ref().and_then(|group| group.machine.poll_timeout());
             let timer = self.timers.poll_timeout();
             let look = self.group.as_ref().and_then(WorkerGroup::next_look);
+            let state = self.group.as_ref().and_then(WorkerGroup::next_state);
             let keeper = self.group.as_ref().and_then(|group| group.keeper.poll_timeout());
             let standbys = self.standbys.poll_timeout();
             let steps = self.group.as_ref().and_then(|group| group.steps.poll_timeout());
@@ -154,6 +160,7 @@ impl WorkersDriver {
                 },
                 () = passed(timer) => self.kill_expired(),
                 () = passed(look) => self.look(),
+                () = passed(state) => self.read_state(),
                 () = passed(keeper) => self.watch_keeper().await,
                 () = passed(standbys) => self.handle_standby_timeout(),
                 probed = self.standbys.probed() => self.handle_probed(probed).await,
@@ -166,7 +173,7 @@ impl WorkersDriver {
                 // Last, so that a flood of reports delays nothing else.
                 report = next_worker_report(&mut self.worker_reports) => self.handle_worker_report(report),
                 // The next turn of the loop notices which deadline has passed.
-                () = alarm.until([deadline, timer, look, keeper, standbys, steps]) => {}
+                () = alarm.until([deadline, timer, look, state, keeper, standbys, steps]) => {}
             }
             self.carry_out_all().await;
             self.carry_out_keeper().await;
@@ -226,6 +233,14 @@ impl WorkersDriver {
                 }
                 self.input(Input::Hung(local_rank, time));
             }
+            Done::State(local_rank, is_stopped) => {
+                group.is_reading_state = false;
+                let watch = group.stopped_watch.as_mut();
+                let watch = watch.filter(|watch| watch.local_rank() == local_rank);
+                let hang = watch.and_then(|watch| watch.handle_look(clock::now(), is_stopped));
+                self.take_stacks(hang);
+            }
+            Done::Digest(digest) => self.report(SupervisorEvent::Digest(Box::new(digest))).await,
         }
     }
 
@@ -248,6 +263,8 @@ impl WorkersDriver {
                 }
             }
             SupervisorCommand::ShowNotice(notice) => self.show_notice(notice.as_deref()),
+            SupervisorCommand::Look(order) => self.look_for(order),
+            SupervisorCommand::Hung(hung) => self.handle_hung(hung),
             SupervisorCommand::Kill => self.input(Input::Kill),
             SupervisorCommand::Renew(until) => self.renew(until),
             SupervisorCommand::SetDeathNotice {

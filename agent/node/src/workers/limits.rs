@@ -38,3 +38,21 @@ pub(crate) const MAX_TIMER_REQUEST: usize = 4096;
 /// Time for an interpreter to start. Without an answer there are no standbys. It is more than the
 /// first access to a shared file system takes.
 pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Output of a program that prints stacks: thousands of threads.
+pub(crate) const MAX_STACKS: u64 = 4 * 1024 * 1024;
+/// Frames of a stack that are read. Python allows 1,000 by default.
+pub(crate) const FRAMES_READ: usize = 4096;
+/// Time for reading the kernel's view of a worker, which takes milliseconds unless the kernel holds a lock of it.
+pub(crate) const KERNEL_VIEW_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time for py-spy in a look. The second part of a look follows after ten seconds.
+pub(crate) const LOOK_SPY_TIMEOUT: Duration = Duration::from_secs(4);
+/// Size of an answer of torch's worker server. Its 2,000 records have about 600 bytes each.
+pub(crate) const MAX_RECORDS: u64 = 8 * 1024 * 1024;
+/// Size of an answer of NCCL RAS: 16,000 ranks with a hundred communicators of eight ranks each take as much.
+pub(crate) const MAX_RAS_ANSWER: u64 = 64 * 1024 * 1024;
+/// Time for an answer of NCCL RAS. NCCL waits five seconds for other processes.
+pub(crate) const RAS_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for one answer of torch's worker server. A process that holds the lock of the interpreter returns no stacks.
+pub(crate) const WORKER_SERVER_ANSWER: Duration = Duration::from_secs(2);
+/// Time for all answers of torch's worker server.
+pub(crate) const WORKER_SERVER_TIMEOUT: Duration = Duration::from_secs(3);

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 use ragent_base::{
     output::{console::Console, logs::LogFolder},
     report::{event_log::EventLog, measures::NodeMeasures},
-    spec::{HangSpec, Output, Signaled, StepPattern, WorkerCommand},
+    spec::{HangSpec, ObservationSpec, Output, Signaled, StepPattern, WorkerCommand},
     sys::host::numa::CpuSet,
 };
 
@@ -51,6 +51,10 @@ pub struct SupervisorSpec {
     pub standby: Option<StandbySpec>,
     /// The detection and treatment of hangs; `None` if disabled.
     pub hang: Option<HangSpec>,
+    /// The path of py-spy, if it is installed.
+    pub py_spy: Option<PathBuf>,
+    /// The variables that workers get for looks.
+    pub observation: ObservationSpec,
     /// The pattern of training steps in the output; `None` if steps are not read from it.
     pub step_pattern: Option<StepPattern>,
     /// The folder for the sockets of workers' reports.

@@ -8,7 +8,7 @@ use ragent_base::{
 };
 use ragent_core::{
     hang::HangWatch, keeper_watch::KeeperWatch, saves::SaveWatch, signal::Signal, steps::StepWatch,
-    supervisor::Supervisor,
+    stopped_watch::StoppedWatch, supervisor::Supervisor,
 };
 use ragent_rendezvous::{
     ids::{JobUid, LocalRank},
@@ -31,6 +31,10 @@ pub(super) struct WorkerGroup {
     /// True if a report of a checkpoint was ignored. The warning about it is logged only once.
     pub(super) has_ignored_save: bool,
     pub(super) is_looking: bool,
+    /// A stopped worker for which others wait.
+    pub(super) stopped_watch: Option<StoppedWatch>,
+    /// True while its state is read.
+    pub(super) is_reading_state: bool,
     /// The number of processes that the kernel had killed for lack of memory when the round began.
     pub(super) oom_kills: Option<u64>,
     pub(super) keeper: KeeperWatch,
@@ -79,6 +83,12 @@ impl WorkerGroup {
     /// Returns the time of the next look at the workers' activity.
     pub(super) fn next_look(&self) -> Option<Instant> {
         let watch = self.hang.as_ref().filter(|_| !self.is_looking)?;
+        watch.poll_timeout().filter(|_| self.machine.is_running())
+    }
+
+    /// Returns the time of the next look at a stopped worker.
+    pub(super) fn next_state(&self) -> Option<Instant> {
+        let watch = self.stopped_watch.as_ref().filter(|_| !self.is_reading_state)?;
         watch.poll_timeout().filter(|_| self.machine.is_running())
     }
 

@@ -7,11 +7,15 @@ use std::{
 
 use nix::sys::signal::Signal;
 use ragent_core::{
-    agent::ShownNotice, saves::NodeSaves, signal, steps::NodeSteps, supervisor::GroupEnd,
+    agent::{LookOrder, ShownNotice},
+    saves::NodeSaves,
+    signal,
+    steps::NodeSteps,
+    supervisor::GroupEnd,
 };
 use ragent_rendezvous::{
     ids::{JobUid, Round},
-    message::{Admission, StandbyCounts, WorkerFailure},
+    message::{Admission, Digest, Hung, StandbyCounts, WorkerFailure},
 };
 use tokio::sync::mpsc;
 
@@ -36,6 +40,10 @@ pub enum SupervisorCommand {
     },
     /// Show a notice to the workers; `None` removes the last one.
     ShowNotice(Option<Box<ShownNotice>>),
+    /// Look at the workers, which make no progress.
+    Look(LookOrder),
+    /// Kill this worker if it is one of this node, or watch whether it stays stopped. `None` ends the watch.
+    Hung(Option<Hung>),
     /// Forward a signal to the workers, which continue.
     Forward(Signal),
     /// End the group at once.
@@ -76,6 +84,8 @@ pub enum SupervisorEvent {
     Steps(NodeSteps),
     /// The workers have saved a checkpoint.
     Saves(NodeSaves),
+    /// The answer to a look.
+    Digest(Box<Digest>),
     /// The standbys of this node.
     Standbys(StandbyCounts),
     /// All standbys are ready, or cannot be started. Sent once with `--standby`.

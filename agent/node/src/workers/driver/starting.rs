@@ -5,7 +5,9 @@ use std::{collections::BTreeMap, ffi::OsString, fs::File, io, sync::Arc};
 use ragent_base::{
     output::{lines::Choice, logs::WorkerFolder},
     report::event_log::AgentEvent,
-    spec::{StepFinder, Stream},
+    spec::{
+        FLIGHT_RECORDER_FILE, RAS_ADDRESS, RasAddress, StepFinder, Stream, WORKER_SERVER_SOCKET,
+    },
     sys::{clock, memory},
 };
 use ragent_core::{
@@ -31,6 +33,7 @@ use crate::{
     workers::{
         keeper_link::KeeperLink,
         launch::{arguments::WorkerContext, environment},
+        look::ras,
         plumbing::{Prepared, WorkerFiles, plumb, prepare},
     },
 };
@@ -60,6 +63,8 @@ impl WorkersDriver {
             saves: SaveWatch::new(size),
             has_ignored_save: false,
             is_looking: false,
+            stopped_watch: None,
+            is_reading_state: false,
             keeper,
             stopped: None,
             signaled: None,
@@ -144,6 +149,14 @@ impl WorkersDriver {
         let mut env =
             self.spec.environment.of_worker(&group.admission, local_rank, error_file.as_deref());
         env.extend(self.variables_of_node(local_rank));
+        if let Some(folder) = folder.as_ref().filter(|_| self.spec.observation.flight_recorder) {
+            let records = folder.flight_record_prefix();
+            env.push((FLIGHT_RECORDER_FILE.to_owned(), records.into()));
+        }
+        if self.spec.observation.ras == RasAddress::OfJob {
+            let address = format!("localhost:{}", ras::port_of(&group.job_uid));
+            env.push((RAS_ADDRESS.to_owned(), address.into()));
+        }
         let context = WorkerContext {
             admission: &group.admission,
             job_uid: &group.job_uid,
@@ -187,6 +200,10 @@ impl WorkersDriver {
                 &notices,
                 timeout,
             ));
+            if self.spec.observation.worker_server {
+                let socket = worker_reports.worker_server(local_rank);
+                env.push((WORKER_SERVER_SOCKET.to_owned(), socket.into()));
+            }
         }
         env
     }

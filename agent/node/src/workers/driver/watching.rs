@@ -217,9 +217,7 @@ impl WorkersDriver {
 
     /// Takes the stacks of the group if it hangs. The group is killed afterwards.
     pub(super) fn take_stacks(&self, hang: Option<Hang>) {
-        let (Some(hang), Some(group), Some(spec)) = (hang, &self.group, &self.spec.hang) else {
-            return;
-        };
+        let (Some(hang), Some(group)) = (hang, &self.group) else { return };
         if !group.machine.is_running() {
             return;
         }
@@ -233,7 +231,8 @@ impl WorkersDriver {
             stacks::Hung { local_rank, pid, file: folder.map(WorkerFolder::stack_file) }
         };
         let workers = group.running().into_iter().map(hung).collect();
-        let tools = StackTools { py_spy: spec.py_spy.clone(), signal: spec.signal };
+        let signal = self.spec.hang.as_ref().and_then(|hang| hang.signal);
+        let tools = StackTools { py_spy: self.spec.py_spy.clone(), signal };
         self.in_background(group.admission.round, async move {
             Done::Stacks(hang, stacks::take(tools, workers).await)
         });

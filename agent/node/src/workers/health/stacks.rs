@@ -1,8 +1,8 @@
-//! Writes the stacks of hung workers to files before they are killed.
+//! Writes the stacks of workers that make no progress to files.
 
 use std::{
     collections::BTreeMap,
-    fs::File,
+    fmt::Write as _,
     io::{self, Write},
     path::{Path, PathBuf},
     process::Stdio,
@@ -15,13 +15,17 @@ use nix::{
 use ragent_base::sys::{clock, files, proc, tree, unix};
 use ragent_rendezvous::ids::LocalRank;
 use tokio::{
+    io::{AsyncRead, AsyncReadExt},
     process::Command,
     task::{JoinSet, spawn_blocking},
     time::timeout,
 };
 use tracing::warn;
 
-use crate::workers::limits;
+use crate::workers::{
+    limits,
+    look::frames::{self, Stack},
+};
 
 /// The tools for taking stacks.
 #[derive(Clone, Debug, Default)]
@@ -75,60 +79,127 @@ fn ask(pid: u32, signal: Signal) {
 async fn take_one(py_spy: Option<PathBuf>, worker: Hung) {
     let Hung { local_rank, pid, file } = worker;
     let Some(path) = file else { return };
-    let copy = path.clone();
-    let written = spawn_blocking(move || write_kernel_view(&copy, pid)).await;
-    let file = match written.unwrap_or_else(|error| Err(io::Error::other(error))) {
-        Ok(file) => file,
-        Err(error) => {
-            return warn!(
-                path = %path.display(), %error,
-                "failed to write the stack of a hung worker"
-            );
+    write_kernel_view(path.clone(), pid).await;
+    let is_stopped = proc::stat(pid).is_some_and(|stat| stat.state == 'T');
+    let spied = if is_stopped { Spied::Stopped } else { Spied::Paused };
+    if let Some(py_spy) = &py_spy {
+        match spy(py_spy, pid, spied).await {
+            Ok(dump) => append(path, dump.text).await,
+            Err(error) => {
+                warn!(%local_rank, pid, %error, "py-spy failed to dump the stack of a hung worker");
+            }
         }
-    };
-    if let Some(py_spy) = &py_spy
-        && let Err(error) = run_py_spy(py_spy, pid, file).await
-    {
-        warn!(%local_rank, pid, %error, "py-spy failed to dump the stack of a hung worker");
     }
 }
 
-async fn run_py_spy(py_spy: &Path, pid: u32, file: File) -> io::Result<()> {
-    let mut command = Command::new(py_spy);
-    command.args(["dump", "--pid", &pid.to_string()]).kill_on_drop(true);
-    unix::end_with_this_thread(&mut command);
-    unix::lower_priority(&mut command);
-    command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-    let status = command.status().await?;
-    if status.success() { Ok(()) } else { Err(io::Error::other(status.to_string())) }
+/// Writes the kernel's view of a worker and its descendants to the end of a file.
+pub(crate) async fn write_kernel_view(path: PathBuf, pid: u32) {
+    let view = spawn_blocking(move || kernel_view(pid)).await;
+    if let Ok(view) = view {
+        append(path, view).await;
+    }
 }
 
-/// Writes the kernel's view of the threads of a worker and of all its descendants. Blocks.
-fn write_kernel_view(path: &Path, pid: u32) -> io::Result<File> {
-    let mut file = files::append(path)?;
+/// Writes a text to the end of the file of a worker's stack.
+pub(crate) async fn append(path: PathBuf, text: String) {
+    let copy = path.clone();
+    let write = move || files::append(&copy)?.write_all(text.as_bytes());
+    let written = spawn_blocking(write).await.unwrap_or_else(|error| Err(io::Error::other(error)));
+    if let Err(error) = written {
+        warn!(path = %path.display(), %error, "failed to write the stack of a worker");
+    }
+}
+
+/// A process as py-spy reads it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Spied {
+    /// py-spy stops it for a moment.
+    Paused,
+    /// A signal has stopped it already, and it stays so.
+    Stopped,
+}
+
+/// The output of py-spy.
+#[derive(Debug)]
+pub(crate) struct Dump {
+    /// The text for people.
+    pub(crate) text: String,
+    /// The stack of the main thread, if the output is that of py-spy.
+    pub(crate) stack: Option<Stack>,
+}
+
+/// Runs py-spy.
+pub(crate) async fn spy(py_spy: &Path, pid: u32, spied: Spied) -> io::Result<Dump> {
+    let mut command = Command::new(py_spy);
+    command.args(["dump", "--pid", &pid.to_string(), "--json"]).kill_on_drop(true);
+    if spied == Spied::Stopped {
+        command.arg("--nonblocking");
+    }
+    unix::end_with_this_thread(&mut command);
+    unix::lower_priority(&mut command);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let (output, errors) = tokio::try_join!(read(stdout), read(stderr))?;
+    let status = child.wait().await?;
+    if !status.success() {
+        let errors = String::from_utf8_lossy(&errors);
+        let first = errors.lines().next().unwrap_or_default();
+        return Err(io::Error::other(format!("{status}: {first}")));
+    }
+    Ok(match frames::of_py_spy(&output) {
+        Some((text, stack)) => Dump { text: text + "\n", stack: Some(stack) },
+        None => Dump { text: String::from_utf8_lossy(&output).into_owned(), stack: None },
+    })
+}
+
+/// Reads all that a program prints, up to the limit. Further output makes it fail.
+async fn read(pipe: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
+    let mut output = Vec::new();
+    if let Some(pipe) = pipe {
+        pipe.take(limits::MAX_STACKS).read_to_end(&mut output).await?;
+    }
+    Ok(output)
+}
+
+/// Returns the kernel's view of the threads of a worker and of all its descendants. Blocks.
+fn kernel_view(pid: u32) -> String {
+    let mut view = String::new();
     let worker = Pid::from_raw(pid.cast_signed());
     let mut all = tree::descendants_of(worker);
     all.insert(worker);
     for pid in all.iter().take(limits::STACK_PROCESSES) {
         let name = proc::read(&format!("{pid}/cmdline")).unwrap_or_default().replace('\0', " ");
-        writeln!(file, "process {pid}: {}", name.trim_end())?;
+        let _ = writeln!(view, "process {pid}: {}", name.trim_end());
         let threads = proc::numbers(&format!("{pid}/task")).into_iter();
         for thread in threads.take(limits::STACK_PROCESSES) {
             let path = |name: &str| format!("{pid}/task/{thread}/{name}");
             let read = |name: &str| proc::read(&path(name)).unwrap_or_default().trim().to_owned();
             let state = proc::field(&path("status"), "State");
-            writeln!(
-                file,
+            let _ = writeln!(
+                view,
                 "  thread {thread} {}: {}, waits in {}",
                 read("comm"),
                 state.as_deref().unwrap_or("gone"),
                 read("wchan"),
-            )?;
+            );
             for frame in read("stack").lines() {
-                writeln!(file, "    {frame}")?;
+                let _ = writeln!(view, "    {frame}");
             }
         }
     }
-    writeln!(file)?;
-    Ok(file)
+    if let Some(library) = newest_library(pid) {
+        let _ = writeln!(view, "newest library of process {pid}: {library}");
+    }
+    view.push('\n');
+    view
+}
+
+/// Returns the library that a process has loaded last. The kernel places each new one below those before it, so it
+/// has the lowest address.
+fn newest_library(pid: u32) -> Option<String> {
+    let maps = proc::read(&format!("{pid}/maps"))?;
+    let mut paths = maps.lines().filter_map(|line| line.split_ascii_whitespace().nth(5));
+    let is_library = |path: &&str| path.starts_with('/') && path.contains(".so");
+    paths.find(is_library).map(|path| path.chars().filter(|c| !c.is_control()).collect())
 }

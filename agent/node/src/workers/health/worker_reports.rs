@@ -16,7 +16,7 @@
 //! All other lines are ignored.
 
 use std::{
-    io,
+    fs, io,
     os::fd::AsRawFd,
     path::{Path, PathBuf},
     sync::Arc,
@@ -141,6 +141,10 @@ impl ReportSockets {
     /// Drops all reports that were not taken. They are from the last round, and no process of it is left.
     pub(crate) fn forget(&mut self) {
         self.stop();
+        for local_rank in (0..).map(LocalRank).take(self.sockets.len()) {
+            // torch starts no server where there is a socket. Usually there is none.
+            let _ = fs::remove_file(self.worker_server(local_rank));
+        }
         let mut datagram = [0; 1];
         for socket in &self.sockets {
             for _ in 0..limits::MAX_QUEUED_NOTICES {
@@ -175,6 +179,11 @@ impl ReportSockets {
     /// Returns the path for `RAGENT_NOTICE_FILE` of all workers.
     pub(crate) fn notice_file(&self) -> PathBuf {
         self.folder.path().join("notice.json")
+    }
+
+    /// Returns the path for the socket of torch's worker server in a worker.
+    pub(crate) fn worker_server(&self, local_rank: LocalRank) -> PathBuf {
+        self.folder.path().join(format!("{local_rank}.torch"))
     }
 
     /// Allows a worker to end that has returned: sends a datagram to the second socket that the worker has opened.

@@ -1,0 +1,352 @@
+//! Reads torch's records of collectives, and describes the last one of each rank in each group.
+//!
+//! The records come from the process of a worker, so they are not trusted.
+
+use std::collections::BTreeMap;
+
+use ragent_rendezvous::{
+    ids::GlobalRank,
+    message::{
+        DIGEST_GROUPS_MAX, GROUP_NAME_MAX, GroupLook, LAUNCHES_MAX, LISTED_RANKS_MAX, LaunchSource,
+        Launched,
+    },
+};
+use serde::{Deserialize, de::IgnoredAny};
+
+/// The name of the group of all ranks.
+const DEFAULT_GROUP: &str = "0";
+
+/// The records of a process.
+#[derive(Deserialize)]
+struct Trace {
+    #[serde(default)]
+    entries: Vec<Maybe<Entry>>,
+    #[serde(default)]
+    pg_config: BTreeMap<String, Maybe<GroupConfig>>,
+}
+
+/// A value of the expected form, or any other one.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Maybe<T> {
+    Expected(T),
+    Other(IgnoredAny),
+}
+
+impl<T> Maybe<T> {
+    fn expected(self) -> Option<T> {
+        match self {
+            Self::Expected(value) => Some(value),
+            Self::Other(IgnoredAny) => None,
+        }
+    }
+}
+
+/// The record of a collective.
+#[derive(Deserialize)]
+struct Entry {
+    record_id: u64,
+    /// The name of the group, and its description.
+    process_group: Vec<String>,
+    collective_seq_id: u64,
+    #[serde(default)]
+    p2p_seq_id: u64,
+    #[serde(default)]
+    is_p2p: bool,
+    profiling_name: String,
+    #[serde(default)]
+    input_sizes: Vec<Vec<i64>>,
+    #[serde(default)]
+    input_dtypes: Vec<String>,
+    #[serde(default)]
+    state: String,
+    #[serde(default)]
+    retired: bool,
+}
+
+/// The configuration of a group.
+#[derive(Deserialize)]
+struct GroupConfig {
+    /// Such as `[0, 1]`.
+    ranks: String,
+}
+
+/// The last collective of a process in a group.
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct Last {
+    record: u64,
+    operation: String,
+    number: u64,
+    is_finished: bool,
+}
+
+/// The last collective of a process in each of its groups, by name, and the sizes of groups that are known.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Records {
+    last: BTreeMap<String, Last>,
+    sizes: BTreeMap<String, u32>,
+}
+
+impl Records {
+    /// Adds records in the form of JSON. Returns false if they have another form.
+    pub(crate) fn add(&mut self, json: &[u8]) -> bool {
+        let Ok(Trace { entries, pg_config }) = serde_json::from_slice(json) else { return false };
+        // For some backends, the configuration has no name, and is that of the newest group.
+        let configs = pg_config.into_iter().filter(|(name, _)| !name.is_empty());
+        for (name, config) in configs.take(DIGEST_GROUPS_MAX) {
+            let ranks = config.expected().map(|config| config.ranks).unwrap_or_default();
+            let ranks = ranks.split(',').filter(|rank| rank.contains(|c: char| c.is_ascii_digit()));
+            self.sizes.insert(group_name(&name), u32::try_from(ranks.count()).unwrap_or(u32::MAX));
+        }
+        for entry in entries.into_iter().filter_map(Maybe::expected) {
+            self.add_entry(entry);
+        }
+        true
+    }
+
+    fn add_entry(&mut self, entry: Entry) {
+        let operation = operation(&entry);
+        let Entry { record_id, process_group, state, retired, .. } = entry;
+        let Some(name) = process_group.first().map(|name| group_name(name)) else { return };
+        let is_finished = retired || state == "completed";
+        let number = if entry.is_p2p { entry.p2p_seq_id } else { entry.collective_seq_id };
+        // After data between two ranks, the last collective of the group counts.
+        if entry.is_p2p && is_finished {
+            return;
+        }
+        let last = Last { record: record_id, operation, number, is_finished };
+        let is_known = self.last.contains_key(&name);
+        if !is_known && self.last.len() >= DIGEST_GROUPS_MAX {
+            return;
+        }
+        let known = self.last.entry(name).or_insert_with(|| last.clone());
+        if known.record <= record_id {
+            *known = last;
+        }
+    }
+}
+
+/// Returns the name of a group without control characters, as a digest contains it.
+fn group_name(name: &str) -> String {
+    shortened(name.chars())
+}
+
+/// Returns the name of an operation, with size and type of its data: `all_reduce [1024] float`.
+fn operation(entry: &Entry) -> String {
+    // For example `gloo:all_reduce`, or `nccl:send 0->1`.
+    let name = entry.profiling_name.rsplit(':').next().unwrap_or_default();
+    let name = name.split(' ').next().unwrap_or_default();
+    let mut text = name.to_owned();
+    if let Some(size) = entry.input_sizes.first() {
+        let size: Vec<String> = size.iter().take(8).map(i64::to_string).collect();
+        text.push_str(&format!(" [{}]", size.join(", ")));
+    }
+    if let Some(kind) = entry.input_dtypes.first() {
+        text.push_str(&format!(" {}", kind.to_lowercase()));
+    }
+    if let Some(more @ 1..) = entry.input_sizes.len().checked_sub(1) {
+        text.push_str(&format!(" and {more} more"));
+    }
+    shortened(text.chars())
+}
+
+fn shortened(characters: impl Iterator<Item = char>) -> String {
+    let mut short = String::new();
+    for c in characters.filter(|c| !c.is_control()) {
+        if short.len() + c.len_utf8() > GROUP_NAME_MAX {
+            break;
+        }
+        short.push(c);
+    }
+    short
+}
+
+/// The ranks by the number and operation of their last collective, and true if they have finished it.
+type Launches<'a> = BTreeMap<(u64, &'a str, bool), Vec<GlobalRank>>;
+
+/// Describes the groups of the workers of a node, by rank. Groups in which a rank waits come first.
+pub(crate) fn groups(workers: &BTreeMap<GlobalRank, Records>, world_size: u32) -> Vec<GroupLook> {
+    let mut found: BTreeMap<&str, Launches<'_>> = BTreeMap::new();
+    for (rank, records) in workers {
+        for (name, last) in &records.last {
+            let launch = (last.number, last.operation.as_str(), last.is_finished);
+            found.entry(name).or_default().entry(launch).or_default().push(*rank);
+        }
+        if !records.last.contains_key(DEFAULT_GROUP) {
+            let launches = found.entry(DEFAULT_GROUP).or_default();
+            launches.entry((0, "", false)).or_default().push(*rank);
+        }
+    }
+    let mut groups: Vec<GroupLook> = found
+        .into_iter()
+        .map(|(name, launches)| {
+            let known = launches.values().map(Vec::len).sum::<usize>();
+            let known = u32::try_from(known).unwrap_or(u32::MAX);
+            let sizes = workers.values().filter_map(|records| records.sizes.get(name).copied());
+            let size = if name == DEFAULT_GROUP { Some(world_size) } else { sizes.max() };
+            GroupLook {
+                name: name.to_owned(),
+                size: size.unwrap_or(known).max(known),
+                source: LaunchSource::Records,
+                launched: launched(launches),
+                unanswered: Vec::new(),
+            }
+        })
+        .collect();
+    let is_open = |group: &GroupLook| group.launched.iter().any(|l| l.number > 0 && !l.is_finished);
+    groups.sort_by_key(|group| (!is_open(group), std::cmp::Reverse(group.size)));
+    groups.truncate(DIGEST_GROUPS_MAX);
+    groups
+}
+
+/// Lists launches with their ranks. A list has at most [`LISTED_RANKS_MAX`] ranks, so there may be several of a launch.
+fn launched(launches: Launches<'_>) -> Vec<Launched> {
+    let lists = launches.iter().flat_map(|((number, operation, is_finished), ranks)| {
+        ranks.chunks(LISTED_RANKS_MAX).map(|ranks| Launched {
+            operation: (*operation).to_owned(),
+            number: *number,
+            is_finished: *is_finished,
+            count: u32::try_from(ranks.len()).unwrap_or(u32::MAX),
+            ranks: ranks.to_vec(),
+        })
+    });
+    lists.take(LAUNCHES_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Records of torch 2.15: two collectives with gloo, the second one not finished.
+    const GLOO: &str = r#"{"comm_lib_version":"","entries":[
+        {"collective_seq_id":1,"input_dtypes":["Float"],"input_sizes":[[4]],"is_p2p":false,"op_id":1,"p2p_seq_id":0,
+         "pg_id":0,"process_group":["0","default_pg"],"profiling_name":"gloo:all_reduce","record_id":0,"retired":true,
+         "state":"scheduled","thread_id":"1","timeout_ms":1800000},
+        {"collective_seq_id":2,"input_dtypes":["Float"],"input_sizes":[[4],[2, 3]],"is_p2p":false,"op_id":2,
+         "pg_id":0,"process_group":["0","default_pg"],"profiling_name":"gloo:all_reduce","record_id":1,"retired":false,
+         "state":"scheduled"}],
+        "nccl_comm_state":{},"pg_config":{"":{"desc":"","name":"","ranks":"[0, 1]"}},
+        "pg_status":{"0":{"last_completed_collective":"1"}},"version":"2.10"}"#;
+
+    fn records(json: &str) -> Records {
+        let mut records = Records::default();
+        assert!(records.add(json.as_bytes()));
+        records
+    }
+
+    /// Entries of group, number, point-to-point flag, name and state, in order.
+    fn entries(of: &[(&str, u64, bool, &str, &str)], config: &str) -> Records {
+        let entries: Vec<String> = (0..)
+            .zip(of)
+            .map(|(id, (group, number, is_p2p, name, state))| {
+                format!(
+                    r#"{{"record_id":{id},"process_group":["{group}",""],"collective_seq_id":{number},
+                    "p2p_seq_id":{number},"is_p2p":{is_p2p},"profiling_name":"{name}","state":"{state}"}}"#
+                )
+            })
+            .collect();
+        records(&format!(r#"{{"entries":[{}],"pg_config":{{{config}}}}}"#, entries.join(",")))
+    }
+
+    fn described(workers: &[(u32, Records)], world_size: u32) -> Vec<GroupLook> {
+        let workers = workers.iter().map(|(rank, records)| (GlobalRank(*rank), records.clone()));
+        groups(&workers.collect(), world_size)
+    }
+
+    fn launch(operation: &str, number: u64, is_finished: bool, ranks: &[u32]) -> Launched {
+        let ranks: Vec<_> = ranks.iter().copied().map(GlobalRank).collect();
+        let count = u32::try_from(ranks.len()).unwrap();
+        Launched { operation: operation.to_owned(), number, is_finished, count, ranks }
+    }
+
+    /// The last collective of each rank is described, with size and type of its data. A rank without records has
+    /// launched none.
+    #[test]
+    fn last_collective_is_described() {
+        let none = records(r#"{"entries":[]}"#);
+        let groups = described(&[(4, records(GLOO)), (5, none)], 8);
+        let waits = launch("all_reduce [4] float and 1 more", 2, false, &[4]);
+        assert_eq!(groups.len(), 1);
+        assert_eq!((groups[0].name.as_str(), groups[0].size), ("0", 8));
+        assert_eq!(groups[0].source, LaunchSource::Records);
+        assert_eq!(groups[0].launched, [launch("", 0, false, &[5]), waits]);
+    }
+
+    /// Groups in which a rank waits come first. Their size is that of their configuration, or the number of known
+    /// ranks.
+    #[test]
+    fn groups_have_sizes() {
+        let first = entries(
+            &[
+                ("0", 7, false, "nccl:barrier", "completed"),
+                ("dp", 3, false, "nccl:all_gather", "started"),
+            ],
+            r#""dp":{"ranks":"[0, 1, 6, 7]"}"#,
+        );
+        let second = entries(
+            &[
+                ("0", 7, false, "nccl:barrier", "completed"),
+                ("tp", 2, false, "nccl:broadcast", "scheduled"),
+            ],
+            "",
+        );
+        let groups = described(&[(0, first), (1, second)], 8);
+        let shown: Vec<_> = groups.iter().map(|group| (group.name.as_str(), group.size)).collect();
+        assert_eq!(shown, [("dp", 4), ("tp", 1), ("0", 8)]);
+        assert_eq!(groups[2].launched, [launch("barrier", 7, true, &[0, 1])]);
+    }
+
+    /// Data between two ranks counts while it is under way.
+    #[test]
+    fn unfinished_data_between_ranks_counts() {
+        let before = ("0", 7, false, "nccl:barrier", "completed");
+        let sends = |state| entries(&[before, ("0", 2, true, "nccl:send 0->1", state)], "");
+        let groups = described(&[(0, sends("started"))], 2);
+        assert_eq!(groups[0].launched, [launch("send", 2, false, &[0])]);
+        let groups = described(&[(0, sends("completed"))], 2);
+        assert_eq!(groups[0].launched, [launch("barrier", 7, true, &[0])]);
+    }
+
+    /// Long lists are split, and everything has a limit.
+    #[test]
+    fn lists_are_bounded() {
+        let waiting = records(GLOO);
+        let workers: Vec<_> = (0..40).map(|rank| (rank, waiting.clone())).collect();
+        let groups = described(&workers, 40);
+        let counts: Vec<_> = groups[0].launched.iter().map(|launched| launched.count).collect();
+        assert_eq!(counts, [32, 8]);
+        let names: Vec<String> =
+            (0..100).map(|number| format!("{number}{}", "ä".repeat(80))).collect();
+        let many: Vec<_> =
+            names.iter().map(|name| (name.as_str(), 1, false, name.as_str(), "")).collect();
+        let groups = described(&[(0, entries(&many, ""))], 1);
+        assert!(groups.len() <= DIGEST_GROUPS_MAX);
+        assert!(groups.iter().all(|group| group.name.len() <= GROUP_NAME_MAX));
+    }
+
+    /// Entries of another form are left out, and other text is refused.
+    #[test]
+    fn other_forms_are_left_out() {
+        let odd = GLOO.replace(r#""record_id":1"#, r#""record_id":"1""#);
+        let groups = described(&[(0, records(&odd))], 2);
+        assert_eq!(groups[0].launched, [launch("all_reduce [4] float", 1, true, &[0])]);
+        for wrong in ["", "[", "7", r#"{"entries":7}"#, "Handler not found"] {
+            assert!(!Records::default().add(wrong.as_bytes()), "{wrong}");
+        }
+    }
+
+    proptest! {
+        /// Every text is either read or refused, within the limits of a digest.
+        #[test]
+        fn never_panics(
+            text in r#"(\{"entries":\[|\{"record_id":|[0-9]{1,22}|,"process_group":\[|"[a-z]{0,70}"|\]|\}|,|-|\[|null){0,40}"#
+        ) {
+            let mut records = Records::default();
+            records.add(text.as_bytes());
+            let groups = described(&[(0, records)], 1);
+            prop_assert!(groups.iter().all(|group| group.launched.len() <= LAUNCHES_MAX));
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Looks at real jobs with gloo, and explains them. Without a Python that has torch, these tests are skipped.
+
+use std::time::Duration;
+
+use ragent_base::sys::clock;
+use ragent_rendezvous::stall::{Own, RankedNode, explain_stall};
+
+use super::*;
+
+/// The longest wait of a test.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+const WORLD_SIZE: u32 = 3;
+
+/// Prepares a job of three ranks. The rest of the script follows. `t` is a tensor, and `r` the rank.
+const BEGIN: &str = "import os, sys, time
+import torch
+import torch.distributed as dist
+if os.environ.get('TORCH_WORKER_SERVER_SOCKET'):
+    import ragent
+    assert ragent.observe()
+dist.init_process_group('gloo')
+r, t = dist.get_rank(), torch.ones(4)
+sub = dist.new_group([0, 1])
+dist.all_reduce(t)
+print('ready')
+";
+
+/// The workers of a job.
+struct Job {
+    started: Started,
+    folder: tempfile::TempDir,
+    port: u16,
+    has_server: bool,
+}
+
+impl Job {
+    /// Starts a job; `None` without torch.
+    fn start(rest: &str, has_server: bool) -> Option<Self> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let python = root.join(".venv/bin/python");
+        if !python.exists() {
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let script = folder.path().join("t.py");
+        fs::write(&script, format!("{BEGIN}{rest}")).unwrap();
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let start = |rank: u32| {
+            let mut command = Command::new(&python);
+            command
+                .arg(&script)
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .env("MASTER_ADDR", "127.0.0.1");
+            command.env("PYTHONUNBUFFERED", "1").env("OMP_NUM_THREADS", "1");
+            command.env("MASTER_PORT", free.to_string()).env("RANK", rank.to_string());
+            command.env("WORLD_SIZE", WORLD_SIZE.to_string());
+            command.env("PYTHONPATH", root.join("packaging/python"));
+            if has_server {
+                let socket = folder.path().join(format!("{rank}.torch"));
+                command.env("TORCH_WORKER_SERVER_SOCKET", socket);
+            }
+            command.spawn().unwrap()
+        };
+        let mut started = Started((0..WORLD_SIZE).map(start).collect());
+        for child in &mut started.0 {
+            let mut line = String::new();
+            BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+            assert_eq!(line, "ready\n");
+        }
+        Some(Self { started, folder, port: free, has_server })
+    }
+
+    async fn look(&self, part: LookPart) -> Digest {
+        let worker = |(local_rank, child): (u32, &Child)| {
+            let socket = self.folder.path().join(format!("{local_rank}.torch"));
+            let worker_server = self.has_server.then_some(socket);
+            (LocalRank(local_rank), LookedAt { pid: child.id(), folder: None, worker_server })
+        };
+        let py_spy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/py-spy");
+        look(LookRequest {
+            order: order(part, true),
+            first_rank: GlobalRank(0),
+            world_size: WORLD_SIZE,
+            store_port: self.port,
+            workers: (0..).zip(&self.started.0).map(worker).collect(),
+            py_spy: py_spy.exists().then_some(py_spy),
+        })
+        .await
+    }
+
+    /// Looks until both parts explain the stall like this.
+    async fn assert_explained(&self, expected: &str, blamed: Option<u32>) {
+        let first =
+            RankedNode { host: "n0".to_owned(), workers: WORLD_SIZE, ..RankedNode::default() };
+        let order = order(LookPart::First, true);
+        let own =
+            Own { round: order.round, look: order.number, nodes: vec![first], ..Own::default() };
+        let until = clock::now() + PATIENCE;
+        loop {
+            let digests = [self.look(LookPart::First).await, self.look(LookPart::Second).await];
+            let explanation = explain_stall(&digests, &own);
+            let rank = explanation.rank.map(|rank| rank.0);
+            if explanation.text.starts_with(expected) && rank == blamed {
+                return;
+            }
+            // The workers may not have reached the place yet.
+            assert!(clock::now() < until, "{explanation:#?}\n{digests:#?}");
+        }
+    }
+}
+
+/// A rank that sleeps before a collective is blamed with the records of torch, and named by its stack without them.
+#[tokio::test]
+async fn rank_that_sleeps_is_named() {
+    let rest = "if r == 2:\n    time.sleep(1000)\ndist.all_reduce(t)\n";
+    let Some(job) = Job::start(rest, true) else { return };
+    let text = "rank 2 has not launched all_reduce 2 of the group of 3 ranks, which 2 ranks have launched (records of \
+                torch; unchanged after 10 s)";
+    job.assert_explained(text, Some(2)).await;
+    let Some(job) = Job::start(rest, false) else { return };
+    let text = "ranks 0, 1 wait in all_reduce (t.py:14); rank 2 is in <module> (t.py:13)";
+    job.assert_explained(text, None).await;
+}
+
+/// A rank that was stopped, one in another collective, and one for which others wait in a subgroup are named.
+#[tokio::test]
+async fn other_faults_are_named() {
+    let stops = "if r == 1:\n    os.kill(os.getpid(), 19)\ndist.all_reduce(t)\n";
+    if let Some(job) = Job::start(stops, false) {
+        let text = "ranks 0, 2 wait in all_reduce (t.py:14); rank 1 is stopped";
+        job.assert_explained(text, None).await;
+    }
+    let differs = "if r == 1:\n    dist.broadcast(t, 1)\n    time.sleep(1000)\nelse:\n    dist.all_reduce(t)\n";
+    if let Some(job) = Job::start(differs, true) {
+        let text = "rank 1 has launched broadcast [4] float as number 2";
+        job.assert_explained(text, Some(1)).await;
+    }
+    let nested = "if r == 0:\n    time.sleep(1000)\nif r == 1:\n    dist.all_reduce(t, group=sub)\ndist.all_reduce(t)\n";
+    if let Some(job) = Job::start(nested, true) {
+        job.assert_explained("rank 0 has not launched", Some(0)).await;
+    }
+}
