@@ -145,7 +145,8 @@ impl Rendezvous {
             .collect();
         let placed: BTreeSet<&NodeId> = places.iter().map(|place| place.node).collect();
         let sources = self.roster.iter().filter_map(|(node, known)| {
-            let may_give = may_give(known) && (known.attached || placed.contains(node));
+            // A node of the round may have been evicted before, and has come back.
+            let may_give = placed.contains(node) || known.attached && may_give(known);
             let report = known.memory.as_deref().filter(|_| may_give)?;
             Some(Source { node, report })
         });
