@@ -33,6 +33,11 @@ struct Standby {
 impl Standby {
     /// Starts a standby and waits for its report.
     fn start(sandbox: &Sandbox, module: &str) -> Self {
+        Self::start_with(sandbox, module, &[])
+    }
+
+    /// The same, with further variables for the hook.
+    fn start_with(sandbox: &Sandbox, module: &str, variables: &[(&str, &str)]) -> Self {
         write(sandbox, "hook/sitecustomize.py", HOOK);
         write(sandbox, "modules/imported.py", module);
         write(sandbox, "train.py", SCRIPT);
@@ -48,6 +53,7 @@ impl Standby {
             .env("RAGENT_STANDBY_SCRIPT", "train.py")
             .env("RAGENT_STANDBY_PATH", modules)
             .envs([("EARLIER", "1"), ("OTHER", "2")])
+            .envs(variables.iter().copied())
             .stdin(theirs)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -121,6 +127,49 @@ fn worker_without_a_socket_for_reports() {
         assert_eq!(report, "refused\t\tthe socket in RAGENT_SOCKET does not exist");
         assert_eq!(text, "");
     }
+}
+
+/// A module in the place of torch, which prints the path of each server.
+const SERVER: &str = "\
+import sys, types
+torch = types.ModuleType('torch._C._distributed_c10d')
+torch._WorkerServer = lambda path: print('server', path, flush=True) or object()
+sys.modules[torch.__name__] = torch
+";
+
+/// With `--observe`, the worker starts torch's server once it has its own streams, on the socket of its round.
+#[test]
+fn server_of_an_observed_worker() {
+    if !is_there("python3") {
+        return;
+    }
+    let round = b"RANK=3\0RAGENT_SOCKET=/dev/null\0TORCH_WORKER_SERVER_SOCKET=/s\0EARLIER\0";
+    let sandbox = Sandbox::new();
+    let observed = [("RAGENT_STANDBY_OBSERVE", "1")];
+    let (report, text) = Standby::start_with(&sandbox, SERVER, &observed).run(round);
+    assert_eq!((report.as_str(), text.as_str()), ("taken", "server /s\n3 None 2\n"));
+    let (_, text) = Standby::start_with(&sandbox, "", &observed).run(round);
+    assert_eq!(text, "3 None 2\n", "without torch");
+    let (_, text) = Standby::start(&sandbox, SERVER).run(round);
+    assert_eq!(text, "3 None 2\n", "without the flag");
+}
+
+/// If the script chooses a file for torch's records by the older name of the variable, the agent's own choice is removed.
+#[test]
+fn records_of_the_script() {
+    if !is_there("python3") {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let standby = Standby::start(&sandbox, "");
+    let script = "import os\n\
+                  os.environ['TORCH_NCCL_DEBUG_INFO_TEMP_FILE'] = '/mine'\n\
+                  print(os.environ.get('TORCH_FR_DUMP_TEMP_FILE'))\n";
+    write(&sandbox, "train.py", script);
+    let round =
+        b"RANK=3\0RAGENT_SOCKET=/dev/null\0TORCHELASTIC_ERROR_FILE=/l/attempt_0/3/error.json\0\
+                  TORCH_FR_DUMP_TEMP_FILE=/l/attempt_0/nccl_trace_rank_\0";
+    assert_eq!(standby.run(round).1, "None\n");
 }
 
 /// If the keeper closes the socket, the standby ends, and the script does not run.

@@ -150,6 +150,8 @@ pub struct JobSpec {
     pub held_gpu_timeout: Duration,
     /// The modules that standbys import; empty without standbys.
     pub standby: Vec<String>,
+    /// True if standbys start torch's worker server.
+    pub observe: bool,
     /// Signals that are passed on to the workers.
     pub forwarded: Vec<Signal>,
     /// The processes of a worker that receive its signals.
@@ -312,6 +314,7 @@ impl JobSpec {
             observation: ObservationSpec::new(args.name, host),
             step_pattern: errors.or_default(arguments.step_pattern()),
             standby: errors.or_default(arguments.standby(&command, &launch_method)),
+            observe: errors.or_default(arguments.observe()),
             command,
             launch_method,
             files,

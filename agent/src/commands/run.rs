@@ -678,6 +678,7 @@ fn supervisor_spec(
 fn standby_spec(spec: &JobSpec) -> Option<StandbySpec> {
     (!spec.standby.is_empty()).then(|| StandbySpec {
         modules: spec.standby.clone(),
+        is_observed: spec.observe,
         state_dir: ThisHost.state_dir(),
         python_path: ThisHost.env("PYTHONPATH"),
     })

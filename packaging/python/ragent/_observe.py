@@ -33,9 +33,13 @@ def observe() -> bool:
     if not path:
         return False
     try:
+        from torch._C import _distributed_c10d as torch
         from torch._C._distributed_c10d import _WorkerServer
     except ImportError:
         return False
+    if getattr(torch, "_ragent_worker_server", 0) == os.getpid():
+        # The hook of standbys has started it.
+        return True
     try:
         server = _WorkerServer(path)
     except RuntimeError:

@@ -362,6 +362,10 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub standby: Option<String>,
+    /// Start torch's worker server in workers that start from standbys, so that the agent sees their collectives if they make no progress.
+    /// Only with --standby
+    #[arg(long, help_heading = FAILURES, hide_short_help = true)]
+    pub observe: bool,
     /// The authentication of the job.
     #[command(flatten)]
     pub auth: AuthArgs,

@@ -25,6 +25,22 @@ impl<H: Host> Arguments<'_, H> {
     }
 }
 
+impl<H: Host> Arguments<'_, H> {
+    /// Returns true if standbys start torch's worker server.
+    pub(super) fn observe(&self) -> Result<bool, UsageError> {
+        let is_wanted = self.switch("observe", self.args.observe)?;
+        let given = self.argument("standby", &self.args.standby);
+        let modules = given.as_ref().map(standby_modules).transpose();
+        if is_wanted && modules.is_ok_and(|modules| modules.unwrap_or_default().is_empty()) {
+            let error = UsageError::new("`--observe` needs `--standby`");
+            return Err(error.with_hint(
+                "add `--standby`, or call `ragent.observe()` in the script, which needs no flag",
+            ));
+        }
+        Ok(is_wanted)
+    }
+}
+
 /// Reads the value of `--standby`: the modules that standbys import, none without standbys.
 pub fn standby_modules(given: &Argument) -> Result<Vec<String>, UsageError> {
     let modules: Vec<String> = match given.text.as_str() {

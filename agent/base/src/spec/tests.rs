@@ -949,3 +949,15 @@ fn etcd_without_a_name() {
         assert_eq!(spec.unwrap().run_id.as_str(), NO_NAME);
     }
 }
+
+/// torch's worker server is started by standbys, so `--observe` needs them.
+#[test]
+fn observe_needs_standbys() {
+    assert!(!resolve("ragent --standby t.py").unwrap().observe);
+    assert!(resolve("ragent --standby --observe t.py").unwrap().observe);
+    for line in ["ragent --observe t.py", "ragent --observe --standby=none t.py"] {
+        assert_eq!(mistakes(line), ["`--observe` needs `--standby`"]);
+    }
+    let host = machine(&[("PET_OBSERVE", "1")]);
+    assert_eq!(mistakes_on(&host, "ragent t.py"), ["`--observe` needs `--standby`"]);
+}

@@ -86,7 +86,8 @@ impl Agent {
         self.handle_look_timeout(now);
     }
 
-    /// Passes on which worker of the round counts as hung. The time without progress, which grows, is no change.
+    /// Passes on which worker of the round counts as hung. A longer time without progress
+    /// does not count as a change.
     pub(super) fn handle_hung(&mut self, hung: Option<Hung>) {
         let key = |hung: Hung| (hung.rank, hung.if_stopped);
         if self.state == AgentState::Running && self.looks.hung.map(key) != hung.map(key) {

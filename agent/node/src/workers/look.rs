@@ -118,7 +118,7 @@ pub(crate) async fn is_stopped(worker: u32) -> bool {
     within(move || KernelView::of_worker(worker).state == Some('T')).await
 }
 
-/// Sorts workers, those that differ from usual ones first, and leaves out those that a digest has no room for.
+/// Sorts workers, the unusual ones first, and leaves out the last ones if there are too many for a digest.
 fn most_unusual(mut looks: Vec<WorkerLook>) -> Vec<WorkerLook> {
     looks.sort_by_key(|look| {
         let is_stopped = matches!(look.state, Some('T' | 't'));
@@ -145,7 +145,7 @@ async fn views(workers: &BTreeMap<LocalRank, u32>) -> BTreeMap<LocalRank, Kernel
     tasks.join_all().await.into_iter().collect()
 }
 
-/// What the process of a worker shows.
+/// The stack and the collectives of a worker.
 #[derive(Debug, Default)]
 struct Shown {
     stack: Option<Stack>,

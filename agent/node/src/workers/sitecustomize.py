@@ -13,6 +13,7 @@ Variables (removed before anything else runs):
   RAGENT_STANDBY          the modules, separated by commas; `?` to test only that this file is run
   RAGENT_STANDBY_SCRIPT   the script, or the folder, where Python will search for modules first
   RAGENT_STANDBY_PATH     the value of PYTHONPATH for the script, if it is set
+  RAGENT_STANDBY_OBSERVE  set if the worker starts torch's worker server
   RANK and others         not numbers, so that a script that runs without this file fails
 """
 
@@ -41,6 +42,7 @@ def take_variables():
     modules = os.environ.pop("RAGENT_STANDBY")
     searched = os.path.realpath(os.environ.pop("RAGENT_STANDBY_SCRIPT", "."))
     path = os.environ.pop("RAGENT_STANDBY_PATH", None)
+    is_observed = os.environ.pop("RAGENT_STANDBY_OBSERVE", None) is not None
     if path is None:
         del os.environ["PYTHONPATH"]
     else:
@@ -49,7 +51,7 @@ def take_variables():
     sys.path.remove(own)
     sys.path_importer_cache.pop(own, None)
     folder = searched if os.path.isdir(searched) else os.path.dirname(searched)
-    return modules.split(","), folder
+    return modules.split(","), folder, is_observed
 
 
 def run_next_sitecustomize():
@@ -171,6 +173,14 @@ class Record:
         return found | {module for module, others in self.imports.items() if found & others}
 
 
+def respect_old_name(name):
+    """Removes the path for torch's records that the agent has chosen, if the script chooses one by the older name."""
+    folder = os.path.dirname(os.path.dirname(os.environ.get("TORCHELASTIC_ERROR_FILE", "")))
+    chosen = os.path.join(folder, "nccl_trace_rank_")
+    if name == "TORCH_NCCL_DEBUG_INFO_TEMP_FILE" and os.environ.get("TORCH_FR_DUMP_TEMP_FILE") == chosen:
+        del os.environ["TORCH_FR_DUMP_TEMP_FILE"]
+
+
 def instruction(frame):
     return frame.f_code, frame.f_lasti
 
@@ -223,6 +233,7 @@ class Watch:
         def putenv(key, value):
             self.check(key, value)
             put(key, value)
+            respect_old_name(os.fsdecode(key))
 
         def unsetenv(key):
             self.check(key, None)
@@ -532,8 +543,25 @@ def import_all(standby, modules, record, loaded):
     return lines
 
 
+def observe(path):
+    """Starts torch's worker server, if torch is imported and has it. `ragent.observe` finds it there."""
+    torch = sys.modules.get("torch._C._distributed_c10d")
+    if not path or not hasattr(torch, "_WorkerServer"):
+        return
+    try:
+        server = torch._WorkerServer(path)
+    except Exception:
+        # The worker runs without it.
+        return
+    from ctypes import py_object, pythonapi
+
+    # The end of the object would close the socket also for processes that were forked.
+    pythonapi.Py_IncRef(py_object(server))
+    torch._ragent_worker_server = os.getpid()
+
+
 def stand_by():
-    modules, searched = take_variables()
+    modules, searched, is_observed = take_variables()
     if modules == ["?"]:
         os.write(1, b"ragent-standby")
         os._exit(0)
@@ -568,6 +596,8 @@ def stand_by():
     standby.print_kept()
     standby.send(["taken"])
     standby.socket.close()
+    if is_observed:
+        observe(env.get("TORCH_WORKER_SERVER_SOCKET"))
     Watch(record, env["RAGENT_SOCKET"])
 
 

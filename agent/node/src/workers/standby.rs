@@ -25,6 +25,8 @@ use crate::workers::limits;
 pub struct StandbySpec {
     /// The modules that standbys import.
     pub modules: Vec<String>,
+    /// True if they start torch's worker server when they become workers.
+    pub is_observed: bool,
     /// The folder of this user that stores the hook.
     pub state_dir: PathBuf,
     /// `PYTHONPATH` of the workers.
@@ -38,6 +40,7 @@ pub struct Hook {
     folder: PathBuf,
     python_path: Option<OsString>,
     script: PathBuf,
+    is_observed: bool,
 }
 
 const SOURCE: &str = include_str!("sitecustomize.py");
@@ -59,7 +62,8 @@ impl Hook {
         let stored = store(&spec.state_dir).map_err(|error| {
             format!("their hook cannot be written to {}: {error}", spec.state_dir.display())
         });
-        let hook = Self { folder: stored?, python_path: spec.python_path.clone(), script };
+        let (python_path, is_observed) = (spec.python_path.clone(), spec.is_observed);
+        let hook = Self { folder: stored?, python_path, script, is_observed };
         let answer = timeout(limits::PROBE_TIMEOUT, hook.probe(&command.program, &args)).await;
         let python = command.program.display();
         match answer {
@@ -95,6 +99,9 @@ impl Hook {
             ("RAGENT_STANDBY".to_owned(), modules.into()),
             ("RAGENT_STANDBY_SCRIPT".to_owned(), self.script.clone().into()),
         ];
+        if self.is_observed {
+            variables.push(("RAGENT_STANDBY_OBSERVE".to_owned(), "1".into()));
+        }
         // A script that runs without the hook must fail, instead of running as a job of one worker.
         variables.extend(POISONED.map(|name| (name.to_owned(), "unknown".into())));
         let given = self.python_path.clone();
@@ -288,6 +295,7 @@ mod tests {
             folder: "/hook".into(),
             python_path: path.map(OsString::from),
             script: "train.py".into(),
+            is_observed: false,
         };
         let path = |hook: Hook| {
             let all = hook.variables("torch");
@@ -306,7 +314,12 @@ mod tests {
     /// If an interpreter or a wrapper prints a lot, only the beginning is read.
     #[tokio::test]
     async fn long_answer_is_cut() {
-        let hook = Hook { folder: "/hook".into(), python_path: None, script: "train.py".into() };
+        let hook = Hook {
+            folder: "/hook".into(),
+            python_path: None,
+            script: "train.py".into(),
+            is_observed: false,
+        };
         let args = ["-c", "head -c 1000000 /dev/zero; exit 0"].map(OsString::from);
         let answer = hook.probe(Path::new("/bin/sh"), &args).await.unwrap();
         assert_eq!(answer.len() as u64, limits::MAX_ANSWER);

@@ -50,6 +50,7 @@ pub(super) async fn examine(
     let command = command(python, script);
     let spec = StandbySpec {
         modules: modules.clone(),
+        is_observed: false,
         state_dir: ThisHost.state_dir(),
         python_path: ThisHost.env("PYTHONPATH"),
     };

@@ -1,4 +1,4 @@
-//! Looks at the workers of a job that makes no progress, and at one that counts as hung.
+//! Looks at workers that make no progress, and kills a worker that counts as hung.
 
 use ragent_base::{
     spec::{Endpoint, RasAddress},

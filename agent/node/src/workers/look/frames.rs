@@ -56,7 +56,7 @@ pub(crate) fn of_py_spy(json: &[u8]) -> Option<(String, Stack)> {
         (Some(thread), Some(process)) => thread == process,
         (Some(_), None) | (None, _) => thread.thread_name.as_deref() == Some("MainThread"),
     };
-    let main = threads.iter().find(is_main).or(threads.last());
+    let main = threads.iter().find(is_main).or_else(|| threads.last());
     let frames = main.into_iter().flat_map(|thread| &thread.frames);
     let frames = frames.map(|frame| Frame {
         function: printable(&frame.name),
@@ -109,7 +109,9 @@ impl Stack {
         let outer = call.map_or(&frames[..], |(place, _)| &frames[place..]);
         // A job may run a program that is installed.
         let own = outer.iter().find(|frame| frame.is_own());
-        let own = own.or_else(|| outer.iter().find(|frame| !frame.is_of_torch())).or(outer.first());
+        let own = own
+            .or_else(|| outer.iter().find(|frame| !frame.is_of_torch()))
+            .or_else(|| outer.first());
         let Frame { function, file, line } = own?;
         let function = call.map_or(function, |(place, _)| &frames[place].function);
         let file = file.rsplit('/').next().unwrap_or(file);
@@ -125,7 +127,8 @@ impl Stack {
             let is_inside = frame.is_distributed();
             let activity = Some(&frame.function).filter(|_| is_inside).and_then(|name| kind(name));
             let is_innermost = is_inside && place == 0;
-            activity.or(is_innermost.then_some(Activity::Wait)).map(|activity| (place, activity))
+            let activity = activity.or_else(|| is_innermost.then_some(Activity::Wait));
+            activity.map(|activity| (place, activity))
         })
     }
 }

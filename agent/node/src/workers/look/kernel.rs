@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(by_function("anon_pipe_read"), None);
     }
 
-    /// This process runs, and is no Python.
+    /// This process runs. It does not run Python.
     #[test]
     fn own_process() {
         let own = std::process::id();

@@ -4,7 +4,7 @@
 //! connection of one agent is enough:
 //!
 //! 1. `SET FORMAT json` is confirmed by `OK`, by NCCL 2.28.7 and newer. Otherwise there is no answer.
-//! 2. `VERBOSE STATUS` makes the process ask all others. Those that do not answer are missing in the result.
+//! 2. `VERBOSE STATUS` makes the process ask all others. Silent ones are listed as missing.
 //! 3. The answer ends with the connection. Its size and time have a limit.
 
 pub(super) mod answer;
@@ -128,7 +128,7 @@ mod tests {
         format!("OK\nOK\n{ANSWER}").into_bytes()
     }
 
-    /// An answer is read to its end. One that is cut, or of a process that is too old, is dropped.
+    /// A whole answer is read. A cut answer is dropped, and so is that of an older NCCL.
     #[tokio::test]
     async fn answers_are_read() {
         assert!(asked(recorded(), false).await.is_some_and(|groups| groups.len() == 3));

@@ -110,7 +110,7 @@ impl Records {
         let Some(name) = process_group.first().map(|name| group_name(name)) else { return };
         let is_finished = retired || state == "completed";
         let number = if entry.is_p2p { entry.p2p_seq_id } else { entry.collective_seq_id };
-        // Finished data between two ranks says nothing about the group.
+        // After data between two ranks, the last collective of the group counts.
         if entry.is_p2p && is_finished {
             return;
         }
@@ -161,9 +161,12 @@ fn shortened(characters: impl Iterator<Item = char>) -> String {
     short
 }
 
+/// The ranks by the number and operation of their last collective, and true if they have finished it.
+type Launches<'a> = BTreeMap<(u64, &'a str, bool), Vec<GlobalRank>>;
+
 /// Describes the groups of the workers of a node, by rank. Groups in which a rank waits come first.
 pub(crate) fn groups(workers: &BTreeMap<GlobalRank, Records>, world_size: u32) -> Vec<GroupLook> {
-    let mut found: BTreeMap<&str, BTreeMap<(u64, &str, bool), Vec<GlobalRank>>> = BTreeMap::new();
+    let mut found: BTreeMap<&str, Launches<'_>> = BTreeMap::new();
     for (rank, records) in workers {
         for (name, last) in &records.last {
             let launch = (last.number, last.operation.as_str(), last.is_finished);
@@ -197,7 +200,7 @@ pub(crate) fn groups(workers: &BTreeMap<GlobalRank, Records>, world_size: u32) -
 }
 
 /// Lists launches with their ranks. A list has at most [`LISTED_RANKS_MAX`] ranks, so there may be several of a launch.
-fn launched(launches: BTreeMap<(u64, &str, bool), Vec<GlobalRank>>) -> Vec<Launched> {
+fn launched(launches: Launches<'_>) -> Vec<Launched> {
     let lists = launches.iter().flat_map(|((number, operation, is_finished), ranks)| {
         ranks.chunks(LISTED_RANKS_MAX).map(|ranks| Launched {
             operation: (*operation).to_owned(),

@@ -78,8 +78,8 @@ fn fake_spy(folder: &Path, frames: &str) -> PathBuf {
 const FRAMES: &str = r#"[{"name": "all_reduce", "filename": "/v/site-packages/torch/distributed/distributed_c10d.py", "line": 1},
                          {"name": "main", "filename": "/a/t.py", "short_filename": "t.py", "line": 7}]"#;
 
-/// A worker that waits for a process, one that was stopped, and one that is connected to the store are described. The
-/// stopped one comes first. The whole stacks are in the files.
+/// Three workers are described: the first is connected to the store, the second waits for another process, and the third
+/// was stopped. The stopped worker comes first. The whole stacks are in the files.
 #[tokio::test]
 async fn workers_are_described() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,10 +1,10 @@
-//! Reads the answer of NCCL RAS, and describes the communicators in which ranks differ.
+//! Reads the answer of NCCL RAS, and describes communicators whose ranks differ.
 //!
-//! 1. An answer without any worker of this node is that of another job: it is dropped.
-//! 2. In the communicator of all ranks, the rank is the global rank. So its hosts and process ids name the ranks of all
-//!    other communicators.
-//! 3. A communicator is described if its ranks differ, and the one of all ranks in any case. The sum of all counts shows
-//!    whether the others go on.
+//! 1. An answer without any worker of this node belongs to another job, and is dropped.
+//! 2. In the communicator of all ranks, the rank is the global rank. So hosts and process ids give the global ranks in
+//!    all other communicators.
+//! 3. A communicator is described if its ranks differ. The communicator of all ranks always is. The sum of all counts
+//!    shows if the others go on.
 //!
 //! NCCL counts collectives by kind. A rank's number is their sum, and its last kind is the one that it has launched more
 //! often than another rank. The answer is not trusted.
@@ -18,7 +18,7 @@ use ragent_rendezvous::{
         Launched,
     },
 };
-use serde::{Deserialize, de::IgnoredAny};
+use serde::Deserialize;
 
 /// The workers of this node, by which its own job is recognized.
 #[derive(Clone, Debug)]
@@ -39,15 +39,7 @@ const RANKS_MAX: usize = 256;
 
 #[derive(Deserialize)]
 struct Answer {
-    communicators: Vec<Maybe<Communicator>>,
-}
-
-/// A value of the expected form, or any other one.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Maybe<T> {
-    Expected(T),
-    Other(IgnoredAny),
+    communicators: Vec<Communicator>,
 }
 
 #[derive(Deserialize)]
@@ -84,14 +76,7 @@ type Ranks<'a> = BTreeMap<(&'a str, i64), GlobalRank>;
 pub(crate) fn groups(received: &[u8], own: &OwnWorkers) -> Option<Vec<GroupLook>> {
     let json = received.strip_prefix(b"OK\n")?;
     let start = json.iter().position(|byte| *byte == b'{')?;
-    let Answer { communicators } = serde_json::from_slice(&json[start..]).ok()?;
-    let all: Vec<Communicator> = communicators
-        .into_iter()
-        .filter_map(|communicator| match communicator {
-            Maybe::Expected(communicator) => Some(communicator),
-            Maybe::Other(IgnoredAny) => None,
-        })
-        .collect();
+    let Answer { communicators: all } = serde_json::from_slice(&json[start..]).ok()?;
     if !all.iter().any(|communicator| communicator.has_worker_of(own)) {
         return None;
     }
@@ -164,7 +149,7 @@ impl Communicator {
     fn describe(&self, ranks: &Ranks<'_>, own: &OwnWorkers) -> GroupLook {
         let global = |host: &str, pid: i64| ranks.get(&(host, pid)).copied();
         let fewest = self.fewest();
-        // Each process counts once, whatever the answer says.
+        // A rank may be listed twice. It counts once.
         let mut launches: BTreeMap<(u64, String), Vec<Option<GlobalRank>>> = BTreeMap::new();
         let mut seen = std::collections::BTreeSet::new();
         for rank in self.ranks.iter().filter(|rank| seen.insert(rank.rank)) {

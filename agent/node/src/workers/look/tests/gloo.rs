@@ -7,7 +7,7 @@ use ragent_rendezvous::stall::{Own, RankedNode, explain_stall};
 
 use super::*;
 
-/// What a test waits for at most.
+/// The longest wait of a test.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const WORLD_SIZE: u32 = 3;
