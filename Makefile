@@ -65,7 +65,7 @@ quick:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --locked --lib --bins -- -D warnings
 	SEEDS=200 ETCD_SEEDS=200 TAKEOVER_SEEDS=30 $(CARGO) test --workspace --locked --quiet \
-		--lib --test layers --test purity --test simulation -- --skip noticed --skip notices
+		--lib --test layers --test purity --test simulation -- --skip noticed --skip notices --skip gloo
 	scripts/check-prose.py >/dev/null
 
 test: venv packages

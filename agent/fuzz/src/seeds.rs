@@ -51,11 +51,8 @@ fn seeds_are_written() {
     write("memory_frames", memory_frames());
     write("memory_requests", texts(MEMORY_REQUESTS));
     write("node_list", texts(NODE_LISTS));
-    write(
-        "ras_answer",
-        texts(&[RAS_ANSWER, "{\"communicators\": [{\"hash\": \"0x1\", \"size\": 4}]}"]),
-    );
-    write("torch_records", texts(&[TORCH_RECORDS]));
+    write("ras_answer", variants(RAS_ANSWER, RAS_CHANGES));
+    write("torch_records", variants(TORCH_RECORDS, TORCH_CHANGES));
 }
 
 fn write(target: &str, seeds: Vec<Vec<u8>>) {
@@ -68,6 +65,12 @@ fn write(target: &str, seeds: Vec<Vec<u8>>) {
 
 fn texts(texts: &[&str]) -> Vec<Vec<u8>> {
     texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+}
+
+/// Returns a text, and the same with each of the changes.
+fn variants(text: &str, changes: &[(&str, &str)]) -> Vec<Vec<u8>> {
+    let changed = changes.iter().map(|(from, to)| text.replace(from, to));
+    [text.to_owned()].into_iter().chain(changed).map(String::into_bytes).collect()
 }
 
 /// Puts a byte in front, which selects a kind of input.
@@ -689,6 +692,22 @@ const HOSTFILES: &[&str] = &[
 /// An answer of NCCL for four ranks, of which one is behind.
 const RAS_ANSWER: &str = include_str!("../../node/src/workers/look/ras/answer.json");
 
+/// Changes of that answer.
+const RAS_CHANGES: &[(&str, &str)] = &[
+    ("6649", "6650"),
+    (r#""AllReduce": 6649"#, r#""AllReduce": 18446744073709551615"#),
+    ("10.0.0.1", "10.0.0.9"),
+    (r#""size": 4"#, r#""size": 4294967295"#),
+    (r#""rank": 3"#, r#""rank": 4000000000"#),
+    (r#""pid": 4001"#, r#""pid": -1"#),
+    (
+        r#""missing_ranks": []"#,
+        r#""missing_ranks": [{"rank": 3, "host": "10.0.0.1", "pid": 4002}]"#,
+    ),
+    ("AllReduce", "\\u001b[2J"),
+    (r#""ranks": ["#, r#""ranks": [7, "#),
+];
+
 /// Records of two workers.
 const TORCH_RECORDS: &str = concat!(
     r#"{"entries":[{"collective_seq_id":2,"input_dtypes":["Float"],"input_sizes":[[4]],"is_p2p":false,"p2p_seq_id":0,"#,
@@ -698,6 +717,19 @@ const TORCH_RECORDS: &str = concat!(
     r#"{"entries":[{"collective_seq_id":1,"is_p2p":true,"p2p_seq_id":7,"process_group":["1"],"#,
     r#""profiling_name":"nccl:send 0->1","record_id":1,"state":"scheduled"}]}"#,
 );
+
+/// Changes of these records.
+const TORCH_CHANGES: &[(&str, &str)] = &[
+    ("[[4]]", "[[4, 4], [9223372036854775807]]"),
+    (r#""record_id":1"#, r#""record_id":18446744073709551615"#),
+    ("all_reduce", "\\u001b[2J"),
+    ("[0, 1]", "[0, 1, 2, 3, 4, 5, 6, 7]"),
+    (r#""0""#, r#""dp""#),
+    (r#""started""#, r#""completed""#),
+    (r#""is_p2p":true"#, r#""is_p2p":7"#),
+    (r#"["1"]"#, "[]"),
+    ("\0", ""),
+];
 
 const NODE_LISTS: &[&str] = &[
     "node[1-3,07],gpu[0-1]x[0-1]",

@@ -18,7 +18,7 @@ use ragent_rendezvous::{
         Launched,
     },
 };
-use serde::{Deserialize, de::IgnoredAny};
+use serde::Deserialize;
 
 /// The workers of this node, by which its own job is recognized.
 #[derive(Clone, Debug)]
@@ -39,15 +39,7 @@ const RANKS_MAX: usize = 256;
 
 #[derive(Deserialize)]
 struct Answer {
-    communicators: Vec<Maybe<Communicator>>,
-}
-
-/// A value of the expected form, or any other one.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Maybe<T> {
-    Expected(T),
-    Other(IgnoredAny),
+    communicators: Vec<Communicator>,
 }
 
 #[derive(Deserialize)]
@@ -84,14 +76,7 @@ type Ranks<'a> = BTreeMap<(&'a str, i64), GlobalRank>;
 pub(crate) fn groups(received: &[u8], own: &OwnWorkers) -> Option<Vec<GroupLook>> {
     let json = received.strip_prefix(b"OK\n")?;
     let start = json.iter().position(|byte| *byte == b'{')?;
-    let Answer { communicators } = serde_json::from_slice(&json[start..]).ok()?;
-    let all: Vec<Communicator> = communicators
-        .into_iter()
-        .filter_map(|communicator| match communicator {
-            Maybe::Expected(communicator) => Some(communicator),
-            Maybe::Other(IgnoredAny) => None,
-        })
-        .collect();
+    let Answer { communicators: all } = serde_json::from_slice(&json[start..]).ok()?;
     if !all.iter().any(|communicator| communicator.has_worker_of(own)) {
         return None;
     }
