@@ -160,10 +160,16 @@ impl JobSteps {
             source,
             step,
             highest,
-            steps_left: self.totals.get(&source).map(|total| total.saturating_sub(step)),
+            steps_left: self.steps_left(),
             step_time: self.pace.usual(),
             age: now.saturating_duration_since(self.latest?),
         })
+    }
+
+    /// Returns the number of steps after the step of the job, if the number of all steps is known.
+    pub(crate) fn steps_left(&self) -> Option<u64> {
+        let (source, _, step) = self.first()?;
+        self.totals.get(&source).map(|total| total.saturating_sub(step))
     }
 
     /// Returns the highest step that a worker has reported or saved.
