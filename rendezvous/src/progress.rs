@@ -185,36 +185,6 @@ impl JobSteps {
     }
 }
 
-/// Steps that take this many times as long as usual are a stall.
-const STALL_FACTOR: u32 = 10;
-
-/// A pause is a stall if it is this many times as long as all earlier ones.
-const PAUSE_FACTOR: u32 = 2;
-
-/// No stall is shorter: agents report with their keep-alives, and checkpoints of a minute are common.
-const STALL_MIN: Duration = Duration::from_secs(60);
-
-/// No stall before the first step is shorter: workers import modules, load a checkpoint and compile.
-const FIRST_STALL_MIN: Duration = Duration::from_secs(600);
-
-/// Returns the time without a sign of progress from which on the workers are stalled.
-///
-/// 1. `usual` is the usual time between two signs; `None` until the round has had its first one, and while no
-///    usual time is known.
-/// 2. `longest_pause` is the longest time between two signs in this job, also in earlier rounds; zero if there
-///    was none. For example, the limit is 40 minutes after an evaluation of 20 minutes.
-/// 3. `first` is the longest time until the first sign of a round of this job; zero if there was none. It decides
-///    if there is no usual time.
-pub fn stall_limit(usual: Option<Duration>, longest_pause: Duration, first: Duration) -> Duration {
-    match usual {
-        Some(usual) => usual
-            .saturating_mul(STALL_FACTOR)
-            .max(longest_pause.saturating_mul(PAUSE_FACTOR))
-            .max(STALL_MIN),
-        None => first.saturating_mul(PAUSE_FACTOR).max(FIRST_STALL_MIN),
-    }
-}
-
 fn remove(counts: &mut Counts, key: (StepSource, bool, u64)) {
     if let Some(count) = counts.get_mut(&key) {
         *count -= 1;

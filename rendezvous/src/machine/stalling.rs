@@ -1,6 +1,6 @@
 //! Notices that the workers of the running round make no progress for much longer than usual.
 //!
-//! 1. A stall begins at the limit of [`stall_limit`](crate::progress::stall_limit), unless the pause has a known
+//! 1. A stall begins at the limit of [`stall_limit`](crate::stall_limit::stall_limit), unless the pause has a known
 //!    reason: for example, the ranks save because of a notice.
 //! 2. It ends with the next sign of progress, or with the round.
 //!
