@@ -9,13 +9,13 @@
 //!
 //! If a job never gives a sign of progress, the time of its workers is *unknown*.
 //!
-//! The account also decides when a stall begins ([`TimeAccount::stalls_at`]). Its clock runs from
+//! The account also decides when a stall begins (`TimeAccount::stalls_at`). Its clock runs from
 //! the last sign of progress, or from the admission of the round before the first one. It does not
-//! run while the pause has a known reason ([`TimeAccount::excuse`]).
+//! run while the pause has a known reason (`TimeAccount::excuse`).
 
 use std::time::{Duration, Instant};
 
-use crate::{limits::after, progress::stall_limit};
+use crate::{limits::after, stall_limit::stall_limit};
 
 /// A state of the time account.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -57,10 +57,11 @@ pub mod settings;
 mod shared_settings;
 pub mod snapshot;
 pub mod stall;
+mod stall_limit;
 mod stalled_round;
 mod table;
 pub mod training;
 pub mod voter_count;
 
 pub use machine::Rendezvous;
-pub use progress::stall_limit;
+pub use stall_limit::stall_limit;

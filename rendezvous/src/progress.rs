@@ -160,10 +160,16 @@ impl JobSteps {
             source,
             step,
             highest,
-            steps_left: self.totals.get(&source).map(|total| total.saturating_sub(step)),
+            steps_left: self.steps_left(),
             step_time: self.pace.usual(),
             age: now.saturating_duration_since(self.latest?),
         })
+    }
+
+    /// Returns the number of steps after the step of the job, if the number of all steps is known.
+    pub(crate) fn steps_left(&self) -> Option<u64> {
+        let (source, _, step) = self.first()?;
+        self.totals.get(&source).map(|total| total.saturating_sub(step))
     }
 
     /// Returns the highest step that a worker has reported or saved.
@@ -176,36 +182,6 @@ impl JobSteps {
     /// Returns the nodes by id, with the time since one of their workers has reached another step.
     pub(crate) fn ages(&self, now: Instant) -> impl Iterator<Item = (&NodeId, Duration)> {
         self.nodes.iter().map(move |(id, steps)| (id, now.saturating_duration_since(steps.at)))
-    }
-}
-
-/// Steps that take this many times as long as usual are a stall.
-const STALL_FACTOR: u32 = 10;
-
-/// A pause is a stall if it is this many times as long as all earlier ones.
-const PAUSE_FACTOR: u32 = 2;
-
-/// No stall is shorter: agents report with their keep-alives, and checkpoints of a minute are common.
-const STALL_MIN: Duration = Duration::from_secs(60);
-
-/// No stall before the first step is shorter: workers import modules, load a checkpoint and compile.
-const FIRST_STALL_MIN: Duration = Duration::from_secs(600);
-
-/// Returns the time without a sign of progress from which on the workers are stalled.
-///
-/// 1. `usual` is the usual time between two signs; `None` until the round has had its first one, and while no
-///    usual time is known.
-/// 2. `longest_pause` is the longest time between two signs in this job, also in earlier rounds; zero if there
-///    was none. For example, the limit is 40 minutes after an evaluation of 20 minutes.
-/// 3. `first` is the longest time until the first sign of a round of this job; zero if there was none. It decides
-///    if there is no usual time.
-pub fn stall_limit(usual: Option<Duration>, longest_pause: Duration, first: Duration) -> Duration {
-    match usual {
-        Some(usual) => usual
-            .saturating_mul(STALL_FACTOR)
-            .max(longest_pause.saturating_mul(PAUSE_FACTOR))
-            .max(STALL_MIN),
-        None => first.saturating_mul(PAUSE_FACTOR).max(FIRST_STALL_MIN),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Notices that the workers of the running round make no progress for much longer than usual.
 //!
-//! 1. A stall begins at the limit of [`stall_limit`](crate::progress::stall_limit), unless the pause has a known
+//! 1. A stall begins at the limit of [`stall_limit`](crate::stall_limit::stall_limit), unless the pause has a known
 //!    reason: for example, the ranks save because of a notice.
 //! 2. It ends with the next sign of progress, or with the round.
 //!
@@ -17,6 +17,7 @@ use crate::{
     machine::Rendezvous,
     notice_phase::NoticePhase,
     phase::{Phase, Running},
+    progress::JobSteps,
     snapshot::Stall,
     stalled_round::StalledRound,
 };
@@ -25,7 +26,7 @@ impl Rendezvous {
     /// Begins a stall if one is due.
     pub(super) fn follow_stall(&mut self, now: Instant) {
         let Phase::Running(running) = &self.phase else { return };
-        let is_excused = self.may_pause(now, running);
+        let is_excused = self.may_pause(running);
         self.journal.account.excuse(now, is_excused);
         if self.stall_deadline().is_some_and(|due| due <= now) {
             self.begin_stall(now);
@@ -35,10 +36,10 @@ impl Rendezvous {
     }
 
     /// Returns true if the workers have a known reason to make no progress.
-    fn may_pause(&self, now: Instant, running: &Running) -> bool {
+    fn may_pause(&self, running: &Running) -> bool {
         let saves_for_notice = running.notice.as_ref().is_some_and(NoticePhase::ends_round);
-        let is_at_last_step =
-            || self.progress(now).is_some_and(|progress| progress.steps_left == Some(0));
+        let steps = self.steps.of_round(running.group.round);
+        let is_at_last_step = || steps.and_then(JobSteps::steps_left) == Some(0);
         saves_for_notice
             || self.keeping.waits_for_buffer().is_some()
             || running.group.any_succeeded()

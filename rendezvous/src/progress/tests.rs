@@ -211,22 +211,3 @@ proptest! {
         }
     }
 }
-
-/// A stall is far longer than the usual time of a step, than every pause so far, and than a minute. Before the
-/// first step, the longest first step of the job decides.
-#[test]
-fn stall_is_longer_than_what_came_before() {
-    let limit = |usual: Option<f64>, longest_pause, first| {
-        let usual = usual.map(Duration::from_secs_f64);
-        let [longest_pause, first] = [longest_pause, first].map(Duration::from_secs);
-        stall_limit(usual, longest_pause, first).as_secs()
-    };
-    assert_eq!(limit(Some(0.41), 0, 0), 60, "at least a minute");
-    assert_eq!(limit(Some(0.41), 1_200, 0), 2_400, "an evaluation of 20 minutes");
-    assert_eq!(limit(Some(0.41), 25, 3_600), 60, "the first step does not count after it");
-    assert_eq!(limit(Some(30.0), 40, 0), 300, "ten steps");
-    assert_eq!(limit(None, 0, 0), 600, "at least ten minutes for the first step");
-    assert_eq!(limit(None, 1_200, 200), 600, "pauses do not count before it");
-    assert_eq!(limit(None, 0, 900), 1_800, "a long first step of an earlier round");
-    assert_eq!(stall_limit(Some(Duration::MAX), Duration::MAX, Duration::ZERO), Duration::MAX);
-}

@@ -100,12 +100,12 @@ job has been forming its next round for 14.0 s; the last one was 8.
 /// A stall is explained by what the nodes have found.
 #[test]
 fn stall_is_explained() {
-    let stall = snapshot::Stall {
+    let stall = Stall {
         step: Some(48_210),
         for_ms: 250_000,
         text: Some("rank 3 on n1 is stopped".to_owned()),
         facts: vec!["it is in load_batch at data.py:88".to_owned()],
-        ..snapshot::Stall::default()
+        ..Stall::default()
     };
     let stalled = Snapshot { stall: Some(stall), ..job() };
     let expected = "\
