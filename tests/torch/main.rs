@@ -9,6 +9,7 @@ mod frameworks;
 mod launch_methods;
 mod memory;
 mod notices;
+mod stalls;
 mod standbys;
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,0 +1,103 @@
+//! Tests what a job says about itself when it stands still: real workers on gloo, one of which does not come to a collective.
+
+use std::{fs::Permissions, os::unix::fs::PermissionsExt};
+
+use nix::sys::signal::Signal;
+
+use crate::{
+    REPOSITORY,
+    support::{Network, Program, Sandbox, Start, may_make_networks},
+    venv,
+};
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/torch/stalls.py");
+
+fn training(start: Start, python: &str) -> Start {
+    start
+        .env("PYTHON_EXEC", python)
+        .env("PYTHONPATH", format!("{REPOSITORY}/packaging/python"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+}
+
+/// Ends a job that stands still.
+fn end(agents: Vec<Program>) {
+    for agent in &agents {
+        agent.signal(Signal::SIGTERM);
+    }
+    for agent in agents {
+        agent.end();
+    }
+}
+
+/// With torch's worker server, the number of its collectives shows which rank did not come, and its stack shows where it is.
+#[test]
+fn missing_rank_is_named() {
+    let Some(python) = venv("python") else { return };
+    let sandbox = Sandbox::new();
+    let words = format!(
+        "--nnodes 1 --nproc-per-node 4 --rdzv-endpoint 127.0.0.1:0 --log-dir {} {SCRIPT} observe",
+        sandbox.path("logs").display()
+    );
+    let mut agent =
+        training(sandbox.ragent(&words), &python).env("GLOO_SOCKET_IFNAME", "lo").start();
+    let endpoint = agent.endpoint();
+    let mut events = sandbox.ragent(&format!("events --follow --rdzv-endpoint {endpoint}")).start();
+    events.prints("rank 2 has not launched all_reduce 41");
+    let explained = sandbox.ragent(&format!("explain stall --rdzv-endpoint {endpoint}")).run();
+    assert_eq!(explained.code, Some(0), "{}", explained.stderr);
+    for part in [
+        "no step after 40",
+        "(records of torch; unchanged after 10 s)",
+        "in load_batch at stalls.py:",
+    ] {
+        assert!(explained.stdout.contains(part), "{}", explained.stdout);
+    }
+    end(vec![agent]);
+}
+
+/// Without the server, the stacks of py-spy are compared. A secret lets lines of the script cross the network.
+#[test]
+fn other_stack_is_named() {
+    let line = without_server("stacks", true);
+    assert!(line.is_none_or(|line| line.contains("load_batch (stalls.py:")));
+}
+
+/// Without a secret, the rank is named and no line of its script.
+#[test]
+fn lines_do_not_cross_the_network_in_the_clear() {
+    let line = without_server("nolines", false);
+    assert!(line.is_none_or(|line| !line.contains("stalls.py")));
+}
+
+/// Returns the explanation of a job on two nodes. `None` if a part of it is missing here.
+fn without_server(name: &str, has_secret: bool) -> Option<String> {
+    let python = venv("python")?;
+    if venv("py-spy").is_none() || !may_make_networks() {
+        return None;
+    }
+    let sandbox = Sandbox::new();
+    let secret = sandbox.path("secret");
+    std::fs::write(&secret, "0123456789abcdef".repeat(4)).expect("the sandbox is writable");
+    std::fs::set_permissions(&secret, Permissions::from_mode(0o600)).expect("it is ours");
+    let access = match has_secret {
+        true => format!("--secret-file {}", secret.display()),
+        false => "--auth none".to_owned(),
+    };
+    let network = Network::new(name, 2);
+    let start = |node: u32| {
+        let words = format!(
+            "--nnodes 2 --nproc-per-node 2 --rdzv-id stalls --rdzv-endpoint 10.77.0.1:29400 --local-addr {} {access} {SCRIPT}",
+            Network::address(node)
+        );
+        let start = network.named_ragent(&sandbox, node, &words);
+        training(start, &python).env("GLOO_SOCKET_IFNAME", "eth0").start()
+    };
+    let mut host = start(1);
+    host.endpoint();
+    let agents = vec![host, start(2)];
+    let words = format!("events --follow --rdzv-endpoint 10.77.0.1:29400 {access}");
+    let mut events = network.ragent(&sandbox, 1, &words).start();
+    let line = events.prints("rank 2 on node");
+    end(agents);
+    Some(line)
+}
