@@ -58,7 +58,7 @@ fn every_bug_of_memory_is_noticed() {
         (Bug::LowestIsWhole, "y", 0),
         (Bug::OnceIsWhole, "y", 0),
         (Bug::StepIsId, "w x y ab", 0),
-        (Bug::PartialReported, "w x y ab ad", 0),
+        (Bug::PartialReported, "w x y ab ad", 600),
         (Bug::OlderReport, "x y", 0),
         (Bug::OwnBuddy, "aa", 0),
         (Bug::RestoredNotCopied, "y aa", 0),

@@ -114,7 +114,7 @@ fn example_runs_under_torchrun() {
 }
 
 /// A worker has the same variables under both launchers, with the same values unless they name a
-/// port, a folder or a run. Five more are ragent's own.
+/// port, a folder or a run. Eight more are ragent's own.
 #[test]
 fn environment_is_torchruns() {
     let Some(torchrun) = venv("torchrun") else { return };
@@ -125,11 +125,19 @@ fn environment_is_torchruns() {
         |start: Start| flags.iter().fold(start.env("LC_ALL", "C.UTF-8"), Start::arg).run();
     let theirs = environment(&with_flags(sandbox.program(&torchrun)).stdout);
     let ours = environment(&with_flags(sandbox.ragent("")).stdout);
-    let own = ["MEMORY_SOCKET", "NOTICE_FILE", "ROUNDS_WITHOUT_PROGRESS", "SAVED_STEP", "SOCKET"];
-    let is_own =
-        |line: &String| own.iter().any(|name| line.starts_with(&format!("RAGENT_{name}=")));
+    let names = [
+        "NCCL_RAS_ADDR",
+        "RAGENT_MEMORY_SOCKET",
+        "RAGENT_NOTICE_FILE",
+        "RAGENT_ROUNDS_WITHOUT_PROGRESS",
+        "RAGENT_SAVED_STEP",
+        "RAGENT_SOCKET",
+        "TORCH_FR_DUMP_TEMP_FILE",
+        "TORCH_WORKER_SERVER_SOCKET",
+    ];
+    let is_own = |line: &String| names.iter().any(|name| line.starts_with(&format!("{name}=")));
     let (own, ours): (Vec<_>, Vec<_>) = ours.into_iter().partition(is_own);
-    assert_eq!(own.len(), 2 * 5, "{own:?}");
+    assert_eq!(own.len(), 2 * names.len(), "{own:?}");
     assert_eq!(ours, theirs);
 }
 
