@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Iterator, Optional, Sequence, Tuple
 
 # All other flags have a value.
-_SWITCHES = "--standalone --standby --module --no-python --run-path --virtual-local-rank --dry-run --help --version".split()
+_SWITCHES = "--standalone --standby --observe --module --no-python --run-path --virtual-local-rank --dry-run --help --version".split()
 
 _SHORT = ("-r", "-t", "-x")
 
