@@ -6,6 +6,7 @@ The server answers only this user, on the socket in `TORCH_WORKER_SERVER_SOCKET`
 from __future__ import annotations
 
 import os
+from importlib import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,15 +34,17 @@ def observe() -> bool:
     if not path:
         return False
     try:
-        from torch._C import _distributed_c10d as torch
-        from torch._C._distributed_c10d import _WorkerServer
+        bindings = import_module("torch._C._distributed_c10d")
     except ImportError:
         return False
-    if getattr(torch, "_ragent_worker_server", 0) == os.getpid():
+    start = getattr(bindings, "_WorkerServer", None)
+    if start is None:
+        return False
+    if getattr(bindings, "_ragent_worker_server", 0) == os.getpid():
         # The hook of standbys has started it.
         return True
     try:
-        server = _WorkerServer(path)
+        server = start(path)
     except RuntimeError:
         # The script has called `worker_main`.
         return False
