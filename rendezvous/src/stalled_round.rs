@@ -33,7 +33,7 @@ impl StalledRound {
         Self { since, step, limit, event, hung, explanation, unrecorded }
     }
 
-    /// Returns the rank for which the others wait, if one is known.
+    /// Returns the rank that the others wait for, if one is known.
     pub(crate) fn blamed(&self) -> Option<GlobalRank> {
         self.explanation.as_ref()?.rank
     }

@@ -6,7 +6,7 @@
 //! - [`Targets`](targets::Targets) decides which voter is dialed.
 //! - [`Supervisor`](supervisor::Supervisor) decides when the local worker group has failed or ended.
 //! - [`HangWatch`](hang::HangWatch) decides when the group makes no progress.
-//! - [`StoppedWatch`](stopped_watch::StoppedWatch) decides when a stopped worker is killed, for which others wait.
+//! - [`StoppedWatch`](stopped_watch::StoppedWatch) decides when a stopped worker that others wait for is killed.
 //! - [`StepWatch`](steps::StepWatch) decides when the training steps of the workers are passed on.
 //! - [`KeeperWatch`](keeper_watch::KeeperWatch) decides when the keeper does not answer.
 //! - [`Standbys`](standby::Standbys) decides when interpreters for the next round are started.

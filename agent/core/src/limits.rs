@@ -24,7 +24,7 @@ pub const HANG_LOOK_MAX: Duration = Duration::from_secs(10);
 /// A worker is busy if it uses more than one part in this many of a processor. Threads that only
 /// wait with a time-out, such as NCCL's watchdog or a data loader, stay below a thousandth.
 pub const BUSY_SHARE: u32 = 50;
-/// The interval at which a stopped worker is examined for which others wait.
+/// The interval at which a stopped worker that others wait for is examined.
 pub const STOPPED_LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The time for which such a worker is stopped before it is killed: a person who has stopped it by mistake has noticed.
 pub const STOPPED_TIME: Duration = Duration::from_secs(30);

@@ -2,7 +2,7 @@
 //!
 //! 1. A worker that was stopped in both parts of a look while others wait is named at once. Its node kills it if it
 //!    stays stopped for 30 seconds.
-//! 2. After a long time without a step, the worker is named for which the others wait, else that with the lowest
+//! 2. After a long time without a step, the worker is named that the others wait for, else that with the lowest
 //!    rank. If the last charged round has ended in this way at the same step, the time is twice as long as then: a first
 //!    long evaluation is passed at last.
 
@@ -74,9 +74,7 @@ impl Rendezvous {
         };
         let last = self.job_state.training.charged_rounds.last();
         let last = last.filter(|last| last.has_hung_for_long() && is_same(last.step));
-        match last.map(|last| &last.end) {
-            Some(WorkerEnd::Hung(time)) => time.saturating_mul(2).max(usual),
-            _ => usual,
-        }
+        let Some(WorkerEnd::Hung(time)) = last.map(|last| &last.end) else { return usual };
+        time.saturating_mul(2).max(usual)
     }
 }

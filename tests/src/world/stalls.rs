@@ -163,7 +163,7 @@ impl World {
         self.stalls.as_ref().is_some_and(|stalls| stalls.pauses.iter().any(is_in))
     }
 
-    /// Returns the rank for which the others wait, in the newest pause of a round.
+    /// Returns the rank that the others wait for, in the newest pause of a round.
     fn culprit(&self, round: RoundId) -> Option<GlobalRank> {
         let pauses = &self.stalls.as_ref()?.pauses;
         let pause = pauses.iter().rev().find(|pause| pause.from <= self.now)?;

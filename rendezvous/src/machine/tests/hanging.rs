@@ -47,7 +47,7 @@ fn fail(t: &mut Fixture, seconds: u32, step: u64) {
     train(t, &["a", "b"], 1..=step);
 }
 
-/// Without a step for a quarter of an hour, the worker is named for which the others wait, else the first one.
+/// Without a step for a quarter of an hour, the worker is named that the others wait for, else the first one.
 #[test]
 fn worker_is_named_after_a_long_time() {
     let mut t = training();

@@ -31,7 +31,7 @@ pub(super) struct WorkerGroup {
     /// True if a report of a checkpoint was ignored. The warning about it is logged only once.
     pub(super) has_ignored_save: bool,
     pub(super) is_looking: bool,
-    /// A stopped worker for which others wait.
+    /// A stopped worker that others wait for.
     pub(super) stopped_watch: Option<StoppedWatch>,
     /// True while its state is read.
     pub(super) is_reading_state: bool,
