@@ -15,7 +15,7 @@ use ragent_rendezvous::{
     message::{Admission, WorkerEnd},
 };
 
-use crate::workers::plumbing::StderrTail;
+use crate::workers::{health::worker_reports::Unfit, plumbing::StderrTail};
 
 /// The workers of one round.
 pub(super) struct WorkerGroup {
@@ -50,6 +50,8 @@ pub(super) struct Worker {
     pub(super) pid: u32,
     /// True if it was started from a standby.
     pub(super) was_standby: bool,
+    /// What its hook has reported before the keeper's report that the worker has started.
+    pub(super) early_unfit: Option<Unfit>,
     pub(super) state: WorkerState,
     /// The worker's end, and the time of its report.
     pub(super) end: Option<(WorkerEnd, Instant)>,
@@ -77,6 +79,24 @@ pub(super) enum WorkerState {
     Failed,
     /// The worker has ended in another way.
     Ended,
+}
+
+impl Worker {
+    /// Notes that the worker has started. Returns the report of its hook if that arrived earlier.
+    pub(super) fn handle_started(&mut self, pid: u32, is_standby: bool) -> Option<Unfit> {
+        (self.pid, self.was_standby) = (pid, is_standby);
+        self.early_unfit.take().filter(|_| is_standby)
+    }
+
+    /// Returns the report of its hook if it counts now. Only a standby may send it: any other worker could cause failures that are not
+    /// charged.
+    pub(super) fn handle_unfit(&mut self, unfit: Unfit) -> Option<Unfit> {
+        if self.pid == 0 {
+            self.early_unfit = Some(unfit);
+            return None;
+        }
+        Some(unfit).filter(|_| self.was_standby)
+    }
 }
 
 impl WorkerGroup {
@@ -114,5 +134,32 @@ impl WorkerGroup {
         let running = |worker: &Worker| worker.state == WorkerState::Running && worker.pid != 0;
         let workers = self.workers.iter().filter(|(_, worker)| running(worker));
         workers.map(|(&local_rank, worker)| (local_rank, worker.pid)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unfit() -> Unfit {
+        Unfit { modules: vec!["torch".to_owned()], reason: "line 1 sets X".to_owned() }
+    }
+
+    /// The report of a hook counts also if it arrives before the keeper's report of the start.
+    #[test]
+    fn hook_reports_before_the_keeper() {
+        let mut worker = Worker::default();
+        assert_eq!(worker.handle_unfit(unfit()), None);
+        assert_eq!(worker.handle_started(7, true), Some(unfit()));
+        assert_eq!(worker.handle_unfit(unfit()), Some(unfit()));
+    }
+
+    /// A worker that was no standby cannot have its round repeated without a charge, at any time.
+    #[test]
+    fn only_standbys_start_again() {
+        let mut worker = Worker::default();
+        assert_eq!(worker.handle_unfit(unfit()), None);
+        assert_eq!(worker.handle_started(7, false), None);
+        assert_eq!(worker.handle_unfit(unfit()), None);
     }
 }

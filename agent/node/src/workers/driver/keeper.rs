@@ -54,10 +54,9 @@ impl WorkersDriver {
         match report {
             KeeperReport::Spawned { local_rank, pid, is_standby } => {
                 let local_rank = LocalRank(local_rank);
-                if let Some(group) = &mut self.group {
-                    let worker = group.workers.entry(local_rank).or_default();
-                    (worker.pid, worker.was_standby) = (pid, is_standby);
-                }
+                let unfit = self.group.as_mut().and_then(|group| {
+                    group.workers.entry(local_rank).or_default().handle_started(pid, is_standby)
+                });
                 self.spec.measures.count_start(is_standby);
                 self.count_workers();
                 if let Some(group) = &self.group {
@@ -65,6 +64,9 @@ impl WorkersDriver {
                     info!(%round, %local_rank, pid, is_standby, "worker started");
                     let event = WorkerEvent::Started;
                     self.spec.events.worker(&group.admission, local_rank, pid, event);
+                }
+                if let Some(unfit) = unfit {
+                    self.start_again(local_rank, unfit);
                 }
             }
             KeeperReport::Standby { local_rank, text } => {

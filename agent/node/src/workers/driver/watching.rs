@@ -16,7 +16,7 @@ use ragent_core::{
     saves::{NodeSaves, SaveReport},
     standby,
     steps::Step,
-    supervisor,
+    supervisor::Input,
 };
 use ragent_rendezvous::{
     ids::LocalRank,
@@ -77,12 +77,11 @@ impl WorkersDriver {
             self.standby_input(standby::Input::Progress);
         }
         let (now, Some(group)) = (clock::now(), &mut self.group) else { return };
-        // Only a standby may report this: any other worker could cause failures that are not charged.
-        let was_standby = group.workers.get(&local_rank).is_some_and(|worker| worker.was_standby);
-        if let Some(Unfit { modules, reason }) = report.unfit.filter(|_| was_standby) {
-            let end = WorkerEnd::StandbyUnfit(reason.as_str().into());
-            group.machine.handle(now, supervisor::Input::Ended(local_rank, end));
-            return self.standby_input(standby::Input::Unfit { modules, reason });
+        if let Some(unfit) = report.unfit
+            && let Some(worker) = group.workers.get_mut(&local_rank)
+            && let Some(unfit) = worker.handle_unfit(unfit)
+        {
+            return self.start_again(local_rank, unfit);
         }
         if report.has_returned {
             return self.handle_returned(local_rank);
@@ -112,6 +111,12 @@ impl WorkersDriver {
             }
         }
         self.take_stacks(hang);
+    }
+
+    /// Ends the group, because the script of this worker does not fit what its standby has imported.
+    pub(super) fn start_again(&mut self, local_rank: LocalRank, Unfit { modules, reason }: Unfit) {
+        self.input(Input::Ended(local_rank, WorkerEnd::StandbyUnfit(reason.as_str().into())));
+        self.standby_input(standby::Input::Unfit { modules, reason });
     }
 
     /// Notes what a worker reports about a checkpoint.
