@@ -17,6 +17,7 @@ mod facts;
 mod graph;
 mod group;
 mod names;
+mod places;
 mod sentence;
 mod stacks;
 
@@ -25,6 +26,7 @@ mod tests;
 
 use std::net::IpAddr;
 
+pub(crate) use self::places::places;
 use self::{evidence::Evidence, graph::Graph};
 use crate::{
     ids::{GlobalRank, RoundId},
@@ -57,9 +59,6 @@ pub struct RankedNode {
     pub first: GlobalRank,
     /// The number of its workers.
     pub workers: u32,
-    /// The folder with the workers' logs of this round, if known. It has a folder for each worker, named by its
-    /// local rank.
-    pub logs: Option<String>,
 }
 
 /// A reason for which ragent itself makes the workers wait.

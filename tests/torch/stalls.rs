@@ -52,6 +52,11 @@ fn missing_rank_is_named() {
     ] {
         assert!(explained.stdout.contains(part), "{}", explained.stdout);
     }
+    let stacks = sandbox.ragent("stacks").run();
+    assert_eq!(stacks.code, Some(0), "{}", stacks.stderr);
+    for part in ["rank 2: load_batch (stalls.py:", "ranks 0-1, 3: all_reduce (stalls.py:"] {
+        assert!(stacks.stdout.contains(part), "{}", stacks.stdout);
+    }
     end(vec![agent]);
 }
 

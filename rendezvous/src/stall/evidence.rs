@@ -77,7 +77,7 @@ impl<'a> Evidence<'a> {
         let mut left = LAUNCHES_COUNTED;
         let of_look = |digest: &&Digest| (digest.round, digest.look) == (own.round, own.look);
         for digest in digests.iter().filter(of_look) {
-            evidence.has_hidden_waits |= digest.groups.len() >= DIGEST_GROUPS_MAX;
+            evidence.has_hidden_waits |= digest.is_cut || digest.groups.len() >= DIGEST_GROUPS_MAX;
             evidence.add_workers(digest, world_size);
             for group in &digest.groups {
                 let key = (group.source == LaunchSource::Ras, group.name.as_str());

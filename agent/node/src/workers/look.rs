@@ -19,7 +19,12 @@ mod store_clients;
 mod tests;
 mod worker_server;
 
-use std::{cmp::Reverse, collections::BTreeMap, fs, path::PathBuf};
+use std::{
+    cmp::Reverse,
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use ragent_base::{output::logs::WorkerFolder, spec::Endpoint, sys::host::ThisHost};
 use ragent_core::agent::LookOrder;
@@ -67,6 +72,8 @@ pub(crate) struct LookedAt {
 pub(crate) async fn look(request: LookRequest) -> Digest {
     let LookRequest { order, first_rank, world_size, store_port, workers, py_spy } = request;
     info!(round = %order.round, number = order.number, part = ?order.part, "looking at the workers");
+    let logs = workers.values().find_map(|worker| worker.folder.as_ref()?.of_all_workers());
+    let logs = logs.and_then(Path::to_str).map(str::to_owned);
     let pids: BTreeMap<_, _> = workers.iter().map(|(rank, worker)| (*rank, worker.pid)).collect();
     let views = views(&pids).await;
     let connected = within(move || store_clients::connected(&pids, store_port)).await;
@@ -96,6 +103,9 @@ pub(crate) async fn look(request: LookRequest) -> Digest {
         workers: most_unusual(looks.collect()),
         groups,
         facts: Vec::new(),
+        logs,
+        has_asked_nccl: false,
+        is_cut: false,
     }
 }
 

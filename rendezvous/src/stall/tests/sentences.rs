@@ -35,6 +35,7 @@ fn missing_rank_is_named() {
         [
             "it is in load_batch at data.py:88, state D, in rpc_wait_bit_killable (NFS)",
             "GPU 6 of n14: nothing unusual; port mlx5_1: link_downed grew by 1 in this round",
+            "its whole stack: n14:/logs/run7_x/attempt_2/6/stack.txt",
         ]
     );
     assert_eq!(explanation.rank, Some(GlobalRank(118)));

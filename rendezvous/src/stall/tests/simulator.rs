@@ -232,7 +232,6 @@ impl Job {
             host: format!("n{index}"),
             first: GlobalRank((index * self.per_node) as u32),
             workers: ranks.len() as u32,
-            logs: None,
         });
         Own { round: ROUND, look: LOOK, nodes: nodes.collect(), ..Own::default() }
     }
@@ -259,6 +258,9 @@ impl Job {
                 workers,
                 groups,
                 facts: Vec::new(),
+                logs: None,
+                has_asked_nccl: false,
+                is_cut: false,
             });
         }
         if asks_nccl {

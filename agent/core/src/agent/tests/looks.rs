@@ -35,8 +35,7 @@ impl Fixture {
 }
 
 fn digest(look: u64, part: LookPart) -> Digest {
-    let (workers, groups, facts) = (Vec::new(), Vec::new(), Vec::new());
-    Digest { round: round(1, 1), look, part, workers, groups, facts }
+    Digest::new(round(1, 1), look, part)
 }
 
 fn part_of(number: u64, part: LookPart, ras_rank: u32) -> Option<Look> {

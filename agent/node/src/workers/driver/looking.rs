@@ -41,12 +41,15 @@ impl WorkersDriver {
         tokio::spawn(async move {
             let asked = nccl.map(|address| tokio::spawn(ask_nccl(request.clone(), address)));
             let mut digest = look(request).await;
+            // Without NCCL, nothing else is awaited.
+            digest.has_asked_nccl = order.asks_nccl && asked.is_none();
             // The loop may have ended.
             let _ = background.send((round, Done::Digest(digest.clone()))).await;
-            if let Some(asked) = asked
-                && let Ok(Some(groups)) = asked.await
-            {
+            if let Some(asked) = asked {
+                digest.has_asked_nccl = true;
+                let groups = asked.await.ok().flatten().unwrap_or_default();
                 digest.groups.splice(0..0, groups);
+                digest.is_cut |= digest.groups.len() > DIGEST_GROUPS_MAX;
                 digest.groups.truncate(DIGEST_GROUPS_MAX);
                 let _ = background.send((round, Done::Digest(digest))).await;
             }

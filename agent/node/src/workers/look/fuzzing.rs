@@ -47,6 +47,9 @@ fn assert_fits(groups: Vec<GroupLook>) {
         workers: Vec::new(),
         groups,
         facts: Vec::new(),
+        logs: None,
+        has_asked_nccl: false,
+        is_cut: false,
     };
     let texts = digest.groups.iter().flat_map(|group| {
         group.launched.iter().map(|launched| &launched.operation).chain([&group.name])

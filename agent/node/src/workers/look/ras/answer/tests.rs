@@ -39,12 +39,14 @@ fn explained(groups: &[GroupLook]) -> (String, Option<u32>) {
         workers: Vec::new(),
         groups: groups.to_vec(),
         facts: Vec::new(),
+        logs: None,
+        has_asked_nccl: false,
+        is_cut: false,
     };
     let node = |first| RankedNode {
         host: format!("n{}", first / 2),
         first: GlobalRank(first),
         workers: 2,
-        logs: None,
     };
     let own = Own { look: 1, nodes: vec![node(0), node(2)], ..Own::default() };
     let explanation = explain_stall(&[digest(LookPart::First), digest(LookPart::Second)], &own);
