@@ -99,7 +99,8 @@ pub fn explain_stall(digests: &[Digest], own: &Own) -> Explanation {
     let evidence = Evidence::new(digests, own);
     let graph = Graph::new(&evidence);
     let (cause, rank) = causes::find(&evidence, &graph, own);
-    let mut stopped = evidence.workers.iter().filter(|(_, worker)| worker.stays_stopped());
+    let mut stopped =
+        evidence.workers.iter().filter(|(_, worker)| worker.stays_stopped_by_a_signal());
     let is_running = |rank: u32| !evidence.is_stopped(rank);
     let in_torch = evidence.workers.iter().filter(|(_, worker)| worker.is_in_torch());
     let others_wait = in_torch.map(|(rank, _)| *rank).chain(graph.waiting()).any(is_running);

@@ -28,6 +28,9 @@ impl Rendezvous {
         let Phase::Running(running) = &self.phase else { return };
         let is_excused = self.may_pause(running);
         self.journal.account.excuse(now, is_excused);
+        if let Phase::Running(Running { stall: Some(stall), .. }) = &mut self.phase {
+            stall.excuse(now, is_excused);
+        }
         if self.stall_deadline().is_some_and(|due| due <= now) {
             self.begin_stall(now);
         }

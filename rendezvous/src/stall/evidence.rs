@@ -51,6 +51,11 @@ impl Worker<'_> {
         [self.first, self.second].iter().all(|look| look.is_some_and(is_stopped))
     }
 
+    /// Returns true if a signal had stopped it in both parts of the look, and no debugger.
+    pub(super) fn stays_stopped_by_a_signal(&self) -> bool {
+        [self.first, self.second].iter().all(|look| look.is_some_and(|it| it.state == Some('T')))
+    }
+
     /// Returns true if its stack is in `torch.distributed`.
     pub(super) fn is_in_torch(&self) -> bool {
         matches!(self.look.activity, Some(Activity::Collective | Activity::Wait))

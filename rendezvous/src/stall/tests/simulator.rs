@@ -266,7 +266,11 @@ impl Job {
         if asks_nccl {
             let looks =
                 (0..self.groups.len()).filter_map(|g| self.look(g, &all, LaunchSource::Ras));
-            digests[0].groups.extend(looks.filter(|look| look.launched.len() > 1));
+            // Equal groups are left out, apart from those of all ranks.
+            let is_sent = |look: &GroupLook| {
+                look.launched.len() > 1 || look.size as usize == self.ranks.len()
+            };
+            digests[0].groups.extend(looks.filter(is_sent));
             digests[0].groups.push(self.total());
         }
         digests

@@ -123,7 +123,7 @@ fn lines_need_encryption_or_one_machine() {
     };
     assert!(!shows_lines(2, "10.0.0.1", false) && !shows_lines(2, "node0", false));
     assert!(shows_lines(2, "10.0.0.1", true));
-    assert!(shows_lines(1, "10.0.0.1", false));
+    assert!(!shows_lines(1, "10.0.0.1", false) && shows_lines(1, "localhost", false));
     assert!(shows_lines(2, "127.0.0.1", false) && shows_lines(2, "::1", false));
 }
 
