@@ -18,7 +18,7 @@ use crate::{
     limits::millis,
     looking::{LookStep, Looking},
     machine::Rendezvous,
-    message::{Digest, LookPart},
+    message::Digest,
     notice_phase::NoticePhase,
     phase::{Phase, Running},
     snapshot::JobLook,
@@ -40,12 +40,13 @@ impl Rendezvous {
         }
     }
 
-    /// Begins a look because a person has asked for it. If there is one already, its first part is the answer. If that
-    /// is over, another look follows.
+    /// Begins a look because a person has asked for it. If there is one already, its places are the answer. If these are
+    /// shown already, another look follows.
     pub(super) fn note_look_request(&mut self, now: Instant) {
         let Phase::Running(running) = &mut self.phase else { return };
+        let shown = running.places.as_ref().map(|places| places.1.number);
         match &mut running.look {
-            Some(look) if look.look().part == LookPart::Second => running.is_look_due = true,
+            Some(look) if shown == Some(look.look().number) => running.is_look_due = true,
             Some(look) => look.want(),
             None => {
                 self.begin_look(now);

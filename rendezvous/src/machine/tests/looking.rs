@@ -234,12 +234,13 @@ fn requested_look_shows_places() {
     assert_eq!((stall(&t), recorded(&mut t)), (None, vec![]));
 }
 
-/// A request in the second part of a look is answered by the next look, so a job has at most one in ten seconds.
+/// A request after the first answers to a look is answered by the next look, so a job has at most one in ten seconds.
 #[test]
 fn requests_of_looks_are_spaced() {
     let mut t = training();
     t.request_look("a", 1);
     show(&mut t, 1, LookPart::First);
+    assert_eq!(t.request_look("a", 2), []);
     t.live(&["a", "b"], 10 * SECOND);
     assert_eq!(t.request_look("a", 3), []);
     assert_eq!(t.request_look("b", 1), []);
