@@ -8,6 +8,10 @@ use super::{
 };
 use crate::{message::LINE_MAX, snapshot::STALL_FACTS_MAX};
 
+/// The hint in jobs whose stacks cannot be read.
+const NO_STACKS: &str =
+    "install py-spy on the nodes to see lines of the script: `pip install py-spy`";
+
 /// Returns the lines.
 pub(super) fn of(cause: &Cause<'_>, evidence: &Evidence<'_>, own: &Own) -> Vec<String> {
     let mut facts = Vec::new();
@@ -42,6 +46,12 @@ pub(super) fn of(cause: &Cause<'_>, evidence: &Evidence<'_>, own: &Own) -> Vec<S
                 facts.extend(file.filter(|fact| fact.len() <= LINE_MAX));
             }
         }
+    }
+    let has_stack =
+        |worker: &Worker<'_>| worker.look.activity.is_some() || worker.look.line.is_some();
+    let lacks_stacks = !evidence.workers.is_empty() && !evidence.workers.values().any(has_stack);
+    if lacks_stacks && matches!(cause, Cause::NoCounts | Cause::Missing { .. }) {
+        facts.push(NO_STACKS.to_owned());
     }
     facts.truncate(STALL_FACTS_MAX);
     facts.into_iter().map(|fact| cut(fact, LINE_MAX)).collect()
