@@ -133,9 +133,17 @@ impl Stack {
     }
 }
 
+/// Folders and beginnings of files in torch's package.
+const OF_TORCH: [&str; 7] = ["_", "autograd/", "cuda/", "distributed/", "nn/", "optim/", "utils/"];
+
 impl Frame {
+    /// Returns true if it belongs to torch, installed or built in its sources. A folder of the script may have the same name.
     fn is_of_torch(&self) -> bool {
-        self.file.contains("/torch/") || self.file.starts_with("torch/")
+        let mut parts = self.file.rsplitn(2, "torch/");
+        let (Some(rest), Some(before)) = (parts.next(), parts.next()) else { return false };
+        let is_package = before.is_empty() || before.ends_with('/');
+        is_package
+            && (before.ends_with("-packages/") || OF_TORCH.iter().any(|it| rest.starts_with(it)))
     }
 
     /// Returns true if it belongs to `torch.distributed`, without the launcher and its decorators.
@@ -247,6 +255,8 @@ mod tests {
             ("<module>", "/home/a/t.py", 3),
         ];
         assert_eq!(found(&stack), (Activity::Wait, text("_store_based_barrier at t.py:3")));
+        let stack = [("all_reduce", "TORCH/distributed_c10d.py", 4181), ("f", "/a/torch/t.py", 9)];
+        assert_eq!(found(&stack), (Activity::Collective, text("all_reduce at t.py:9")));
         let stack = [("_env_rendezvous_handler", "TORCH/rendezvous.py", 9), ("f", "/a/t.py", 3)];
         assert_eq!(found(&stack), (Activity::Wait, text("_env_rendezvous_handler at t.py:3")));
     }
