@@ -47,6 +47,7 @@ use super::{
         worker_reports::ReportSockets,
     },
     keeper_link::{Drains, FromKeeper, KeeperLink},
+    look::files::LookFiles,
     plumbing::Prepared,
     spec::SupervisorSpec,
 };
@@ -85,6 +86,7 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
         worker_reports,
         output: Arc::new(Notify::new()),
         gpus,
+        look_files: BTreeMap::new(),
         background,
     };
     let task = tokio::spawn(driver.drive(received, from_keeper, done));
@@ -115,6 +117,8 @@ struct WorkersDriver {
     /// Notified of output that may contain training steps.
     output: Arc<Notify>,
     gpus: Arc<HeldGpus>,
+    /// The files of the workers that looks write. They stay the same in all rounds.
+    look_files: BTreeMap<LocalRank, LookFiles>,
     background: mpsc::Sender<(RoundId, Done)>,
 }
 

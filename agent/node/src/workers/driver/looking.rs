@@ -12,7 +12,7 @@ use ragent_rendezvous::{
 use tracing::warn;
 
 use super::{Done, WorkersDriver};
-use crate::workers::look::{LookRequest, LookedAt, ask_nccl, is_stopped, look, ras};
+use crate::workers::look::{LookRequest, LookedAt, ask_nccl, files, is_stopped, look, ras};
 
 impl WorkersDriver {
     /// Starts to look at the workers, which make no progress.
@@ -21,30 +21,37 @@ impl WorkersDriver {
         else {
             return;
         };
+        let running = group.running();
+        for local_rank in running.keys() {
+            self.look_files.entry(*local_rank).or_default();
+        }
+        let look_files = &self.look_files;
         let worker = |(local_rank, pid): (LocalRank, u32)| {
             let folder = group.workers.get(&local_rank).and_then(|worker| worker.folder.clone());
             let sockets = self.worker_reports.as_ref();
             let sockets = sockets.filter(|_| self.spec.observation.worker_server);
             let worker_server = sockets.map(|sockets| sockets.worker_server(local_rank));
-            (local_rank, LookedAt { pid, folder, worker_server })
+            let files = look_files.get(&local_rank).cloned().unwrap_or_default();
+            (local_rank, LookedAt { pid, folder, files, worker_server })
         };
         let request = LookRequest {
             order,
             first_rank: group.admission.first_global_rank,
             world_size: group.admission.world_size,
             store_port: group.admission.master_port,
-            workers: group.running().into_iter().map(worker).collect(),
+            workers: running.into_iter().map(worker).collect(),
             py_spy: self.spec.py_spy.clone(),
         };
         let nccl = self.nccl_address(&group.job_uid).filter(|_| order.asks_nccl);
         let (background, round) = (self.background.clone(), order.round);
         tokio::spawn(async move {
             let asked = nccl.map(|address| tokio::spawn(ask_nccl(request.clone(), address)));
-            let mut digest = look(request).await;
+            let (mut digest, contents) = look(request).await;
             // Without NCCL, nothing else is awaited.
             digest.has_asked_nccl = order.asks_nccl && asked.is_none();
             // The loop may have ended.
             let _ = background.send((round, Done::Digest(digest.clone()))).await;
+            files::write(contents);
             if let Some(asked) = asked {
                 digest.has_asked_nccl = true;
                 let groups = asked.await.ok().flatten().unwrap_or_default();

@@ -24,7 +24,10 @@ use tracing::warn;
 
 use crate::workers::{
     limits,
-    look::frames::{self, Stack},
+    look::{
+        frames::{self, Stack},
+        within,
+    },
 };
 
 /// The tools for taking stacks.
@@ -64,7 +67,8 @@ pub(crate) async fn take(tools: StackTools, workers: Vec<Hung>) -> BTreeMap<Loca
     let is_written = |(local_rank, file): (LocalRank, Option<PathBuf>)| {
         file.filter(|file| file.exists()).map(|file| (local_rank, file))
     };
-    files.into_iter().filter_map(is_written).collect()
+    // The disk of the log folder may not answer.
+    within(move || files.into_iter().filter_map(is_written).collect()).await
 }
 
 /// Asks a worker to print its own stack.
@@ -79,7 +83,7 @@ fn ask(pid: u32, signal: Signal) {
 async fn take_one(py_spy: Option<PathBuf>, worker: Hung) {
     let Hung { local_rank, pid, file } = worker;
     let Some(path) = file else { return };
-    write_kernel_view(path.clone(), pid).await;
+    append(path.clone(), kernel_view(pid).await).await;
     let is_stopped = proc::stat(pid).is_some_and(|stat| stat.state == 'T');
     let spied = if is_stopped { Spied::Stopped } else { Spied::Paused };
     if let Some(py_spy) = &py_spy {
@@ -92,16 +96,16 @@ async fn take_one(py_spy: Option<PathBuf>, worker: Hung) {
     }
 }
 
-/// Writes the kernel's view of a worker and its descendants to the end of a file.
-pub(crate) async fn write_kernel_view(path: PathBuf, pid: u32) {
-    let view = spawn_blocking(move || kernel_view(pid)).await;
-    if let Ok(view) = view {
-        append(path, view).await;
-    }
+/// Returns the kernel's view of a worker and its descendants, in a limited time.
+pub(crate) async fn kernel_view(pid: u32) -> String {
+    // The latter waits for a lock of the worker's memory, which the kernel holds while the worker waits for some file
+    // systems.
+    let (threads, memory) = tokio::join!(within(move || threads(pid)), within(move || memory(pid)));
+    threads + &memory + "\n"
 }
 
 /// Writes a text to the end of the file of a worker's stack.
-pub(crate) async fn append(path: PathBuf, text: String) {
+async fn append(path: PathBuf, text: String) {
     let copy = path.clone();
     let write = move || files::append(&copy)?.write_all(text.as_bytes());
     let written = spawn_blocking(write).await.unwrap_or_else(|error| Err(io::Error::other(error)));
@@ -163,14 +167,10 @@ async fn read(pipe: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
 }
 
 /// Returns the kernel's view of the threads of a worker and of all its descendants. Blocks.
-fn kernel_view(pid: u32) -> String {
+fn threads(pid: u32) -> String {
     let mut view = String::new();
-    let worker = Pid::from_raw(pid.cast_signed());
-    let mut all = tree::descendants_of(worker);
-    all.insert(worker);
-    for pid in all.iter().take(limits::STACK_PROCESSES) {
-        let name = proc::read(&format!("{pid}/cmdline")).unwrap_or_default().replace('\0', " ");
-        let _ = writeln!(view, "process {pid}: {}", name.trim_end());
+    for pid in processes(pid) {
+        let _ = writeln!(view, "process {pid}");
         let threads = proc::numbers(&format!("{pid}/task")).into_iter();
         for thread in threads.take(limits::STACK_PROCESSES) {
             let path = |name: &str| format!("{pid}/task/{thread}/{name}");
@@ -188,11 +188,28 @@ fn kernel_view(pid: u32) -> String {
             }
         }
     }
+    view
+}
+
+/// Returns the command of a worker, those of all its descendants, and its newest library. Blocks.
+fn memory(pid: u32) -> String {
+    let mut view = String::new();
+    for pid in processes(pid) {
+        let command = proc::read(&format!("{pid}/cmdline")).unwrap_or_default().replace('\0', " ");
+        let _ = writeln!(view, "command of process {pid}: {}", command.trim_end());
+    }
     if let Some(library) = newest_library(pid) {
         let _ = writeln!(view, "newest library of process {pid}: {library}");
     }
-    view.push('\n');
     view
+}
+
+/// Returns a worker and its descendants, in order.
+fn processes(worker: u32) -> impl Iterator<Item = Pid> {
+    let worker = Pid::from_raw(worker.cast_signed());
+    let mut all = tree::descendants_of(worker);
+    all.insert(worker);
+    all.into_iter().take(limits::STACK_PROCESSES)
 }
 
 /// Returns the library that a process has loaded last. The kernel places each new one below those before it, so it

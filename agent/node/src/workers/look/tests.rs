@@ -105,7 +105,7 @@ async fn workers_are_described() {
     let kept = |local_rank: u32| logs.worker(0, LocalRank(local_rank)).unwrap();
     let worker = |(local_rank, pid): (u32, &u32)| {
         let folder = kept(local_rank);
-        (LocalRank(local_rank), LookedAt { pid: *pid, folder, worker_server: None })
+        (LocalRank(local_rank), LookedAt { pid: *pid, folder, ..LookedAt::default() })
     };
     let request = LookRequest {
         order: order(LookPart::Second, true),
@@ -115,7 +115,7 @@ async fn workers_are_described() {
         workers: (0..).zip(&pids).map(worker).collect(),
         py_spy: Some(fake_spy(folder.path(), FRAMES)),
     };
-    let digest = look(request.clone()).await;
+    let (digest, contents) = look(request.clone()).await;
     assert_eq!((digest.round, digest.look), (request.order.round, 3));
     assert_eq!(digest.part, LookPart::Second);
     let described = |look: &WorkerLook| (look.rank.0, look.state, look.has_reached_store);
@@ -128,6 +128,9 @@ async fn workers_are_described() {
         assert_eq!(look.line.as_deref(), Some("all_reduce at t.py:7"));
     }
     assert_eq!(digest.workers[1].waits_in.as_deref(), Some("wait_for_partner"));
+    files::write(contents);
+    let files = request.workers[&LocalRank(1)].files.clone();
+    files.written().await;
     let stack = fs::read_to_string(kept(1).unwrap().stack_file()).unwrap();
     for part in [
         "look 3, part 2\n",
@@ -140,13 +143,51 @@ async fn workers_are_described() {
     }
 }
 
+/// A log folder on a server that does not answer delays no digest. At most one task of a worker waits for it, and what
+/// further looks would write is dropped.
+#[tokio::test]
+async fn hung_log_folder_delays_no_digest() {
+    let folder = tempfile::tempdir().unwrap();
+    let started = Started(vec![python("import time\nprint('ready')\ntime.sleep(1000)")]);
+    let run_id = ragent_rendezvous::ids::RunId::new("job7");
+    let logs = LogFolder::create(Some(folder.path()), folder.path(), &run_id).unwrap();
+    let kept = logs.worker(0, LocalRank(0)).unwrap().unwrap();
+    // Opening it waits until another process reads.
+    mkfifo(&kept.stack_file(), Mode::S_IRWXU).unwrap();
+    let worker =
+        LookedAt { pid: started.0[0].id(), folder: Some(kept.clone()), ..LookedAt::default() };
+    let files = worker.files.clone();
+    let mut request = LookRequest {
+        order: order(LookPart::First, true),
+        first_rank: GlobalRank(0),
+        world_size: 1,
+        store_port: 1,
+        workers: BTreeMap::from([(LocalRank(0), worker)]),
+        py_spy: None,
+    };
+    for number in [3, 4] {
+        request.order.number = number;
+        let (digest, contents) = look(request.clone()).await;
+        assert_eq!((digest.look, digest.workers.len()), (number, 1));
+        files::write(contents);
+    }
+    let stack = fs::read_to_string(kept.stack_file()).unwrap();
+    assert!(stack.starts_with("look 3, part 1\n") && !stack.contains("look 4"), "{stack}");
+    files.written().await;
+    request.order.number = 5;
+    let (_, contents) = look(request).await;
+    files::write(contents);
+    let stack = fs::read_to_string(kept.stack_file()).unwrap();
+    assert!(stack.starts_with("look 5, part 1\n"), "{stack}");
+}
+
 /// If lines must not leave the node, the digest has only the activity. Without py-spy it has none, and without
 /// files there are none.
 #[tokio::test]
 async fn lines_stay_on_the_node() {
     let folder = tempfile::tempdir().unwrap();
     let started = Started(vec![python("import time\nprint('ready')\ntime.sleep(1000)")]);
-    let worker = LookedAt { pid: started.0[0].id(), folder: None, worker_server: None };
+    let worker = LookedAt { pid: started.0[0].id(), ..LookedAt::default() };
     let mut request = LookRequest {
         order: order(LookPart::First, false),
         first_rank: GlobalRank(0),
@@ -155,11 +196,12 @@ async fn lines_stay_on_the_node() {
         workers: BTreeMap::from([(LocalRank(0), worker)]),
         py_spy: Some(fake_spy(folder.path(), FRAMES)),
     };
-    let digest = look(request.clone()).await;
+    let (digest, contents) = look(request.clone()).await;
+    assert!(contents.is_empty());
     assert_eq!(digest.workers[0].activity, Some(Activity::Collective));
     assert_eq!(digest.workers[0].line, None);
     request.py_spy = None;
-    assert_eq!(look(request).await.workers[0].activity, None);
+    assert_eq!(look(request).await.0.workers[0].activity, None);
 }
 
 /// Workers that differ from the others come first, and are never left out.
