@@ -1,8 +1,8 @@
 //! Looks at the workers of a node that make no progress, and describes them in a [`Digest`].
 //!
-//! 1. The kernel's view of all workers is read first, because the tools that follow stop a worker for a moment.
+//! 1. The kernel's view of all workers is read first, because the questions that follow wake threads of a worker.
 //! 2. torch's worker server is asked for stacks and for records of collectives, where it runs. Other stacks come from
-//!    py-spy.
+//!    py-spy, which does not stop the worker: a stop could outlast a look at a worker that waits for a disk.
 //! 3. One node of the job also asks NCCL, which takes longer. So it sends a second digest.
 //! 4. What is not known in time is left out.
 //! 5. After the digest, the whole stacks and records go to `stack.txt` and `records.json` in the log folders.
@@ -227,8 +227,8 @@ async fn shown_by(
         }
     }
     if let (None, Some(py_spy)) = (&shown.stack, py_spy) {
-        let spied = if view.is_stopped() { Spied::Stopped } else { Spied::Paused };
-        let dump = timeout(limits::LOOK_SPY_TIMEOUT, stacks::spy(&py_spy, view.pid, spied)).await;
+        let dump = stacks::spy(&py_spy, view.pid, Spied::Untouched);
+        let dump = timeout(limits::LOOK_SPY_TIMEOUT, dump).await;
         match dump {
             Ok(Ok(dump)) => {
                 shown.text += &(dump.text + "\n");

@@ -85,7 +85,7 @@ async fn take_one(py_spy: Option<PathBuf>, worker: Hung) {
     let Some(path) = file else { return };
     append(path.clone(), kernel_view(pid).await).await;
     let is_stopped = proc::stat(pid).is_some_and(|stat| stat.state == 'T');
-    let spied = if is_stopped { Spied::Stopped } else { Spied::Paused };
+    let spied = if is_stopped { Spied::Untouched } else { Spied::Paused };
     if let Some(py_spy) = &py_spy {
         match spy(py_spy, pid, spied).await {
             Ok(dump) => append(path, dump.text).await,
@@ -117,10 +117,11 @@ async fn append(path: PathBuf, text: String) {
 /// A process as py-spy reads it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Spied {
-    /// py-spy stops it for a moment.
+    /// py-spy stops it for a moment. If it waits for a disk (state `D`), it is stopped later, and stays so. So it is
+    /// killed afterwards.
     Paused,
-    /// A signal has stopped it already, and it stays so.
-    Stopped,
+    /// py-spy reads it as it is: it goes on afterwards, or a signal has stopped it already.
+    Untouched,
 }
 
 /// The output of py-spy.
@@ -136,7 +137,7 @@ pub(crate) struct Dump {
 pub(crate) async fn spy(py_spy: &Path, pid: u32, spied: Spied) -> io::Result<Dump> {
     let mut command = Command::new(py_spy);
     command.args(["dump", "--pid", &pid.to_string(), "--json"]).kill_on_drop(true);
-    if spied == Spied::Stopped {
+    if spied == Spied::Untouched {
         command.arg("--nonblocking");
     }
     unix::end_with_this_thread(&mut command);

@@ -62,7 +62,8 @@ fn settle(pid: u32, function: &str) {
     }
 }
 
-/// A program in the place of py-spy, which prints this for the process whose number is the second argument.
+/// A program in the place of py-spy, which prints this for the process whose number is the second argument. It writes its
+/// arguments to a file, one line for each start.
 fn fake_spy(folder: &Path, frames: &str) -> PathBuf {
     use std::os::unix::fs::PermissionsExt;
     let path = folder.join("py-spy");
@@ -70,7 +71,9 @@ fn fake_spy(folder: &Path, frames: &str) -> PathBuf {
         r#"[{{"pid": $3, "os_thread_id": $3, "thread_name": "MainThread", "frames": {frames}}}]"#
     );
     let json = json.replace('"', "\\\"");
-    fs::write(&path, format!("#!/bin/sh\necho \"{json}\"\n")).unwrap();
+    let started = folder.join("py-spy.txt");
+    let script = format!("#!/bin/sh\necho \"$*\" >> {}\necho \"{json}\"\n", started.display());
+    fs::write(&path, script).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     path
 }
@@ -128,6 +131,10 @@ async fn workers_are_described() {
         assert_eq!(look.line.as_deref(), Some("all_reduce at t.py:7"));
     }
     assert_eq!(digest.workers[1].waits_in.as_deref(), Some("wait_for_partner"));
+    // A worker that py-spy stops could stay stopped.
+    let started = fs::read_to_string(folder.path().join("py-spy.txt")).unwrap();
+    let has_paused = started.lines().any(|arguments| !arguments.contains("--nonblocking"));
+    assert!(started.lines().count() == 3 && !has_paused, "{started}");
     files::write(contents);
     let files = request.workers[&LocalRank(1)].files.clone();
     files.written().await;
@@ -152,7 +159,7 @@ async fn hung_log_folder_delays_no_digest() {
     let run_id = ragent_rendezvous::ids::RunId::new("job7");
     let logs = LogFolder::create(Some(folder.path()), folder.path(), &run_id).unwrap();
     let kept = logs.worker(0, LocalRank(0)).unwrap().unwrap();
-    // Opening it waits until another process reads.
+    // Opening it for writing waits until another process reads.
     mkfifo(&kept.stack_file(), Mode::S_IRWXU).unwrap();
     let worker =
         LookedAt { pid: started.0[0].id(), folder: Some(kept.clone()), ..LookedAt::default() };
