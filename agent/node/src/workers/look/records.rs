@@ -16,13 +16,11 @@ use serde::{Deserialize, de::IgnoredAny};
 /// The name of the group of all ranks.
 const DEFAULT_GROUP: &str = "0";
 
-/// The records of a process.
+/// The records of a process. There are no entries before the first collective.
 #[derive(Deserialize)]
 struct Trace {
-    #[serde(default)]
-    entries: Vec<Maybe<Entry>>,
-    #[serde(default)]
-    pg_config: BTreeMap<String, Maybe<GroupConfig>>,
+    entries: Option<Vec<Maybe<Entry>>>,
+    pg_config: Option<BTreeMap<String, Maybe<GroupConfig>>>,
 }
 
 /// A value of the expected form, or any other one.
@@ -90,7 +88,16 @@ pub(crate) struct Records {
 impl Records {
     /// Adds records in the form of JSON. Returns false if they have another form.
     pub(crate) fn add(&mut self, json: &[u8]) -> bool {
-        let Ok(Trace { entries, pg_config }) = serde_json::from_slice(json) else { return false };
+        // An array could be read as the fields of a record, too.
+        let is_object = json.trim_ascii_start().starts_with(b"{");
+        let (true, Ok(Trace { entries, pg_config })) = (is_object, serde_json::from_slice(json))
+        else {
+            return false;
+        };
+        if entries.is_none() && pg_config.is_none() {
+            return false;
+        }
+        let (entries, pg_config) = (entries.unwrap_or_default(), pg_config.unwrap_or_default());
         // For some backends, the configuration has no name, and is that of the newest group.
         let configs = pg_config.into_iter().filter(|(name, _)| !name.is_empty());
         for (name, config) in configs.take(DIGEST_GROUPS_MAX) {
@@ -332,7 +339,7 @@ mod tests {
         let odd = GLOO.replace(r#""record_id":1"#, r#""record_id":"1""#);
         let groups = described(&[(0, records(&odd))], 2);
         assert_eq!(groups[0].launched, [launch("all_reduce [4] float", 1, true, &[0])]);
-        for wrong in ["", "[", "7", r#"{"entries":7}"#, "Handler not found"] {
+        for wrong in ["", "[", "[]", "7", "{}", r#"{"entries":7}"#, "Handler not found"] {
             assert!(!Records::default().add(wrong.as_bytes()), "{wrong}");
         }
     }
