@@ -10,7 +10,7 @@ use ragent_rendezvous::{
 
 use super::{
     ras::answer::{self, OwnWorkers},
-    records::{self, Records},
+    records::{self, Recorder, Records},
 };
 
 /// Reads an answer of NCCL, with the confirmation or without it. What is described fits into a digest.
@@ -27,12 +27,14 @@ pub fn ras_answer(input: &[u8]) {
     }
 }
 
-/// Reads torch's records of two workers. What is described fits into a digest.
+/// Reads torch's records of two workers, as those of each recorder. What is described fits into a digest.
 pub fn torch_records(input: &[u8]) {
     let mut workers = BTreeMap::new();
     for (rank, json) in (0..).map(GlobalRank).zip(input.split(|byte| *byte == 0).take(2)) {
         let mut records = Records::default();
-        records.add(json);
+        for recorder in Recorder::ALL {
+            records.add(recorder, json);
+        }
         workers.insert(rank, records);
     }
     assert_fits(records::groups(&workers, 4));

@@ -17,12 +17,9 @@ use tracing::debug;
 
 use super::{
     frames::{self, Stack},
-    records::Records,
+    records::{Recorder, Records},
 };
 use crate::workers::limits;
-
-/// The handlers that return records: of the recorder of gloo, and of that of NCCL.
-const OF_RECORDS: [&str; 2] = ["fr_trace_json", "dump_nccl_trace_json"];
 
 /// The handler that returns stacks.
 const OF_STACKS: &str = "dump_traceback";
@@ -57,11 +54,13 @@ async fn ask_all(socket: &Path, answers: &mut Answers) {
     };
     let handlers: Vec<String> = serde_json::from_slice(&list).unwrap_or_default();
     let has = |name: &str| handlers.iter().any(|handler| handler == name);
-    let asked: Vec<&str> = OF_RECORDS.into_iter().filter(|handler| has(handler)).collect();
+    let asked: Vec<Recorder> =
+        Recorder::ALL.into_iter().filter(|recorder| has(recorder.handler())).collect();
     let mut records = Records::default();
-    for &handler in &asked {
+    for &recorder in &asked {
+        let handler = recorder.handler();
         match exchange(socket, "POST", handler).await {
-            Ok(json) if records.add(&json) => answers.whole_records.push(json),
+            Ok(json) if records.add(recorder, &json) => answers.whole_records.push(json),
             Ok(_) => debug!(handler, "a torch worker server returns records of another form"),
             Err(error) => debug!(handler, %error, "a torch worker server returns no records"),
         }
