@@ -92,7 +92,7 @@ pub(crate) async fn look(request: LookRequest) -> (Digest, Vec<Content>) {
     let records = shown
         .iter_mut()
         .filter_map(|(local_rank, shown)| Some((rank_of(*local_rank), shown.records.take()?)));
-    let groups = records::groups(&records.collect(), world_size);
+    let Groups { groups, is_cut } = records::groups(&records.collect(), world_size);
     let contents = workers.iter().filter_map(|(local_rank, worker)| {
         let (folder, files) = (worker.folder.clone()?, worker.files.clone());
         let shown = shown.get_mut(local_rank)?;
@@ -113,22 +113,23 @@ pub(crate) async fn look(request: LookRequest) -> (Digest, Vec<Content>) {
             waits_in: view.waits_in,
         }
     });
+    let (looks, is_any_left_out) = most_unusual(looks.collect());
     let digest = Digest {
         round: order.round,
         look: order.number,
         part: order.part,
-        workers: most_unusual(looks.collect()),
+        workers: looks,
         groups,
         facts: Vec::new(),
         logs,
         has_asked_nccl: false,
-        is_cut: false,
+        is_cut: is_cut || is_any_left_out,
     };
     (digest, contents)
 }
 
 /// Asks NCCL for the collectives of all ranks, at this address. Returns `None` without an answer for this job.
-pub(crate) async fn ask_nccl(request: LookRequest, address: Endpoint) -> Option<Vec<GroupLook>> {
+pub(crate) async fn ask_nccl(request: LookRequest, address: Endpoint) -> Option<Groups> {
     let LookRequest { first_rank, world_size, workers, .. } = request;
     let processes = move || {
         let ranks = workers.iter().flat_map(|(local_rank, worker)| {
@@ -146,16 +147,17 @@ pub(crate) async fn is_stopped(worker: u32) -> bool {
     within(move || KernelView::of_worker(worker).state == Some('T')).await
 }
 
-/// Sorts workers, the unusual ones first, and leaves out the last ones if there are too many for a digest.
-fn most_unusual(mut looks: Vec<WorkerLook>) -> Vec<WorkerLook> {
+/// Sorts workers, the unusual ones first, and leaves out the last ones if there are too many for a digest. Returns true then.
+fn most_unusual(mut looks: Vec<WorkerLook>) -> (Vec<WorkerLook>, bool) {
     looks.sort_by_key(|look| {
         let is_stopped = matches!(look.state, Some('T' | 't'));
         let is_other = look.activity == Some(Activity::Other);
         let has_no_store = look.has_reached_store == Some(false);
         Reverse((is_stopped, has_no_store, look.state == Some('D'), is_other))
     });
+    let is_cut = looks.len() > DIGEST_WORKERS_MAX;
     looks.truncate(DIGEST_WORKERS_MAX);
-    looks
+    (looks, is_cut)
 }
 
 /// Runs work that reads `/proc` or a folder. If it is not complete in time, nothing is known.
@@ -173,6 +175,14 @@ async fn views(workers: &BTreeMap<LocalRank, u32>) -> BTreeMap<LocalRank, Kernel
         tasks.spawn(async move { (local_rank, within(move || KernelView::of_worker(pid)).await) });
     }
     tasks.join_all().await.into_iter().collect()
+}
+
+/// Groups of ranks for a digest.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Groups {
+    pub(crate) groups: Vec<GroupLook>,
+    /// True if something was left out because there was too much of it.
+    pub(crate) is_cut: bool,
 }
 
 /// The stack and the collectives of a worker.

@@ -12,7 +12,7 @@ use ragent_rendezvous::{
 use tracing::warn;
 
 use super::{Done, WorkersDriver};
-use crate::workers::look::{LookRequest, LookedAt, ask_nccl, files, is_stopped, look, ras};
+use crate::workers::look::{Groups, LookRequest, LookedAt, ask_nccl, files, is_stopped, look, ras};
 
 impl WorkersDriver {
     /// Starts to look at the workers, which make no progress.
@@ -54,9 +54,9 @@ impl WorkersDriver {
             files::write(contents);
             if let Some(asked) = asked {
                 digest.has_asked_nccl = true;
-                let groups = asked.await.ok().flatten().unwrap_or_default();
+                let Groups { groups, is_cut } = asked.await.ok().flatten().unwrap_or_default();
                 digest.groups.splice(0..0, groups);
-                digest.is_cut |= digest.groups.len() > DIGEST_GROUPS_MAX;
+                digest.is_cut |= is_cut || digest.groups.len() > DIGEST_GROUPS_MAX;
                 digest.groups.truncate(DIGEST_GROUPS_MAX);
                 let _ = background.send((round, Done::Digest(digest))).await;
             }

@@ -5,10 +5,11 @@ use std::{collections::BTreeMap, net::Ipv4Addr};
 use ragent_proto::v1;
 use ragent_rendezvous::{
     ids::{GlobalRank, RoundId},
-    message::{Digest, GroupLook, LookPart},
+    message::{Digest, LookPart},
 };
 
 use super::{
+    Groups,
     ras::answer::{self, OwnWorkers},
     records::{self, Recorder, Records},
 };
@@ -41,7 +42,7 @@ pub fn torch_records(input: &[u8]) {
 }
 
 #[track_caller]
-fn assert_fits(groups: Vec<GroupLook>) {
+fn assert_fits(Groups { groups, is_cut }: Groups) {
     let digest = Digest {
         round: RoundId::default(),
         look: 1,
@@ -51,7 +52,7 @@ fn assert_fits(groups: Vec<GroupLook>) {
         facts: Vec::new(),
         logs: None,
         has_asked_nccl: false,
-        is_cut: false,
+        is_cut,
     };
     let texts = digest.groups.iter().flat_map(|group| {
         group.launched.iter().map(|launched| &launched.operation).chain([&group.name])

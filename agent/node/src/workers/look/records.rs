@@ -16,6 +16,8 @@ use ragent_rendezvous::{
 };
 use serde::{Deserialize, de::IgnoredAny};
 
+use super::Groups;
+
 /// The name of the group of all ranks.
 const DEFAULT_GROUP: &str = "0";
 
@@ -115,6 +117,8 @@ struct Last {
 pub(crate) struct Records {
     /// The recorders that know a group of the process. Others cannot show that it has launched none.
     used: BTreeSet<Recorder>,
+    /// True if groups are left out.
+    is_cut: bool,
     last: BTreeMap<String, Last>,
     sizes: BTreeMap<String, u32>,
 }
@@ -135,18 +139,19 @@ impl Records {
         if !entries.is_empty() || !pg_config.is_empty() {
             self.used.insert(recorder);
         }
-        // For some backends, the configuration has no name, and is that of the newest group.
-        let configs = pg_config.into_iter().filter(|(name, _)| !name.is_empty());
-        for (name, config) in configs.take(DIGEST_GROUPS_MAX) {
-            let ranks = config.expected().map(|config| config.ranks).unwrap_or_default();
-            let ranks = ranks.split(',').filter(|rank| rank.contains(|c: char| c.is_ascii_digit()));
-            self.sizes.insert(
-                recorder.group_name(&name),
-                u32::try_from(ranks.count()).unwrap_or(u32::MAX),
-            );
-        }
         for entry in entries.into_iter().filter_map(Maybe::expected) {
             self.add_entry(recorder, entry);
+        }
+        // For gloo, the configuration has no name, and is that of the newest group.
+        for (name, config) in pg_config.into_iter().filter(|(name, _)| !name.is_empty()) {
+            let name = recorder.group_name(&name);
+            // The other groups are not described.
+            if self.last.contains_key(&name) {
+                let ranks = config.expected().map(|config| config.ranks).unwrap_or_default();
+                let is_rank = |rank: &&str| rank.contains(|c: char| c.is_ascii_digit());
+                let size = ranks.split(',').filter(is_rank).count();
+                self.sizes.insert(name, u32::try_from(size).unwrap_or(u32::MAX));
+            }
         }
         true
     }
@@ -166,6 +171,7 @@ impl Records {
         let last = Last { record: record_id, operation, number, is_finished };
         let is_known = self.last.contains_key(&name);
         if !is_known && self.last.len() >= DIGEST_GROUPS_MAX {
+            self.is_cut = true;
             return;
         }
         let known = self.last.entry(name).or_insert_with(|| last.clone());
@@ -209,7 +215,8 @@ fn shortened(characters: impl Iterator<Item = char>) -> String {
 type Launches<'a> = BTreeMap<(u64, &'a str, bool), Vec<GlobalRank>>;
 
 /// Describes the groups of the workers of a node, by rank. Groups in which a rank waits come first.
-pub(crate) fn groups(workers: &BTreeMap<GlobalRank, Records>, world_size: u32) -> Vec<GroupLook> {
+pub(super) fn groups(workers: &BTreeMap<GlobalRank, Records>, world_size: u32) -> Groups {
+    let mut is_cut = workers.values().any(|records| records.is_cut);
     let of_all = Recorder::ALL.map(|recorder| (recorder, recorder.group_name(DEFAULT_GROUP)));
     let mut found: BTreeMap<&str, Launches<'_>> = BTreeMap::new();
     for (rank, records) in workers {
@@ -230,25 +237,29 @@ pub(crate) fn groups(workers: &BTreeMap<GlobalRank, Records>, world_size: u32) -
             let known = launches.values().map(Vec::len).sum::<usize>();
             let known = u32::try_from(known).unwrap_or(u32::MAX);
             let sizes = workers.values().filter_map(|records| records.sizes.get(name).copied());
+            let (launched, is_list_cut) = launched(launches);
+            is_cut |= is_list_cut;
             let is_of_all = of_all.iter().any(|(_, of_all)| of_all == name);
             let size = if is_of_all { Some(world_size) } else { sizes.max() };
             GroupLook {
                 name: name.to_owned(),
                 size: size.unwrap_or(known).max(known),
                 source: LaunchSource::Records,
-                launched: launched(launches),
+                launched,
                 unanswered: Vec::new(),
             }
         })
         .collect();
     let is_open = |group: &GroupLook| group.launched.iter().any(|l| l.number > 0 && !l.is_finished);
     groups.sort_by_key(|group| (!is_open(group), std::cmp::Reverse(group.size)));
+    is_cut |= groups.len() > DIGEST_GROUPS_MAX;
     groups.truncate(DIGEST_GROUPS_MAX);
-    groups
+    Groups { groups, is_cut }
 }
 
 /// Lists launches with their ranks. A list has at most [`LISTED_RANKS_MAX`] ranks, so there may be several of a launch.
-fn launched(launches: Launches<'_>) -> Vec<Launched> {
+/// If there are too many lists, the last launches stay, in which ranks may wait. Returns true then.
+fn launched(launches: Launches<'_>) -> (Vec<Launched>, bool) {
     let lists = launches.iter().flat_map(|((number, operation, is_finished), ranks)| {
         ranks.chunks(LISTED_RANKS_MAX).map(|ranks| Launched {
             operation: (*operation).to_owned(),
@@ -258,7 +269,10 @@ fn launched(launches: Launches<'_>) -> Vec<Launched> {
             ranks: ranks.to_vec(),
         })
     });
-    lists.take(LAUNCHES_MAX).collect()
+    let mut lists: Vec<_> = lists.collect();
+    let surplus = lists.len().saturating_sub(LAUNCHES_MAX);
+    lists.drain(..surplus);
+    (lists, surplus > 0)
 }
 
 #[cfg(test)]
@@ -299,6 +313,12 @@ mod tests {
     }
 
     fn described(workers: &[(u32, Records)], world_size: u32) -> Vec<GroupLook> {
+        let Groups { groups, is_cut } = described_all(workers, world_size);
+        assert!(!is_cut);
+        groups
+    }
+
+    fn described_all(workers: &[(u32, Records)], world_size: u32) -> Groups {
         let workers = workers.iter().map(|(rank, records)| (GlobalRank(*rank), records.clone()));
         groups(&workers.collect(), world_size)
     }
@@ -396,9 +416,27 @@ mod tests {
             (0..100).map(|number| format!("{number}{}", "ä".repeat(80))).collect();
         let many: Vec<_> =
             names.iter().map(|name| (name.as_str(), 1, false, name.as_str(), "")).collect();
-        let groups = described(&[(0, entries(&many, ""))], 1);
-        assert!(groups.len() <= DIGEST_GROUPS_MAX);
+        let Groups { groups, is_cut } = described_all(&[(0, entries(&many, ""))], 1);
+        assert!(groups.len() == DIGEST_GROUPS_MAX && is_cut);
         assert!(groups.iter().all(|group| group.name.len() <= GROUP_NAME_MAX));
+        // Each of two workers is within the limits, but not both together.
+        let some = |range: std::ops::Range<usize>| entries(&many[range], "");
+        let Groups { groups, is_cut } = described_all(&[(0, some(0..20)), (1, some(20..40))], 2);
+        assert!(groups.len() == DIGEST_GROUPS_MAX && is_cut);
+        let configs: Vec<_> =
+            names.iter().map(|name| format!(r#""{name}":{{"ranks":"[0]"}}"#)).collect();
+        assert_eq!(described(&[(0, entries(&many[..2], &configs.join(",")))], 1).len(), 3);
+    }
+
+    /// Of too many launches, the highest ones stay: ranks wait in them.
+    #[test]
+    fn highest_launches_stay() {
+        let of = |number: u64| entries(&[("0", number, false, "nccl:barrier", "")], "");
+        let workers: Vec<_> = (0..9).map(|rank| (rank, of(u64::from(rank) + 10))).collect();
+        let Groups { groups, is_cut } = described_all(&workers, 9);
+        let numbers: Vec<u64> = groups[0].launched.iter().map(|launched| launched.number).collect();
+        assert!(numbers == [11, 12, 13, 14, 15, 16, 17, 18] && is_cut, "{groups:?}");
+        assert_eq!(described(&workers[1..], 9)[0].launched.len(), LAUNCHES_MAX);
     }
 
     /// Entries of another form are left out, and other text is refused.
@@ -420,7 +458,7 @@ mod tests {
         ) {
             let mut records = Records::default();
             records.add(Recorder::Nccl, text.as_bytes());
-            let groups = described(&[(0, records)], 1);
+            let Groups { groups, .. } = described_all(&[(0, records)], 1);
             prop_assert!(groups.iter().all(|group| group.launched.len() <= LAUNCHES_MAX));
         }
     }

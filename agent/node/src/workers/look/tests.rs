@@ -226,7 +226,10 @@ fn unusual_workers_come_first() {
     looks[91].activity = Some(Activity::Other);
     looks[92].has_reached_store = Some(false);
     looks[93].state = Some('T');
-    let ranks: Vec<u32> = most_unusual(looks).iter().map(|look| look.rank.0).collect();
+    let few = looks[..DIGEST_WORKERS_MAX].to_vec();
+    let (looks, is_cut) = most_unusual(looks);
+    let ranks: Vec<u32> = looks.iter().map(|look| look.rank.0).collect();
     assert_eq!(ranks[..6], [93, 92, 90, 91, 0, 1]);
-    assert_eq!(ranks.len(), DIGEST_WORKERS_MAX);
+    assert!(ranks.len() == DIGEST_WORKERS_MAX && is_cut);
+    assert_eq!(most_unusual(few.clone()), (few, false));
 }
