@@ -130,11 +130,26 @@ enum Done {
     /// The activity of the workers was read.
     Looked(BTreeMap<LocalRank, Activity>),
     /// The stacks of a hung group were taken.
-    Stacks(Hang, BTreeMap<LocalRank, PathBuf>),
+    Stacks {
+        hang: Hang,
+        by: HungBy,
+        /// True if the hung worker is stopped after that.
+        is_stopped: bool,
+        stacks: BTreeMap<LocalRank, PathBuf>,
+    },
     /// The workers were looked at.
     Digest(Digest),
     /// The state of a worker was read: true if it is stopped.
     State(LocalRank, bool),
+}
+
+/// The reason for which a worker counts as hung.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum HungBy {
+    /// This node has found it.
+    Node,
+    /// The coordinator names it, until it no longer does.
+    Coordinator,
 }
 
 impl WorkersDriver {
@@ -228,9 +243,18 @@ impl WorkersDriver {
                 group.is_looking = false;
                 let watch = group.hang.as_mut();
                 let hang = watch.and_then(|watch| watch.handle_look(clock::now(), &activities));
-                self.take_stacks(hang);
+                self.take_stacks(hang, HungBy::Node);
             }
-            Done::Stacks(Hang { local_rank, time }, stacks) => {
+            Done::Stacks { hang: Hang { local_rank, time }, by, is_stopped, stacks } => {
+                let is_hung = match by {
+                    HungBy::Node => true,
+                    HungBy::Coordinator => {
+                        group.named_hang.handle_stacks(clock::now(), local_rank, is_stopped)
+                    }
+                };
+                if !is_hung {
+                    return info!(%local_rank, "the worker no longer counts as hung; it is not killed");
+                }
                 for (local_rank, path) in stacks {
                     warn!(%local_rank, path = %path.display(), "wrote the stack of a hung worker");
                     group.workers.entry(local_rank).or_default().stack = Some(path);
@@ -239,10 +263,8 @@ impl WorkersDriver {
             }
             Done::State(local_rank, is_stopped) => {
                 group.is_reading_state = false;
-                let watch = group.stopped_watch.as_mut();
-                let watch = watch.filter(|watch| watch.local_rank() == local_rank);
-                let hang = watch.and_then(|watch| watch.handle_look(clock::now(), is_stopped));
-                self.take_stacks(hang);
+                let hang = group.named_hang.handle_look(clock::now(), local_rank, is_stopped);
+                self.take_stacks(hang, HungBy::Coordinator);
             }
             Done::Digest(digest) => self.report(SupervisorEvent::Digest(Box::new(digest))).await,
         }

@@ -4,14 +4,14 @@ use ragent_base::{
     spec::{Endpoint, RasAddress},
     sys::clock,
 };
-use ragent_core::{agent::LookOrder, hang::Hang, stopped_watch::StoppedWatch};
+use ragent_core::{agent::LookOrder, hang::Hang, named_hang::NamedHang};
 use ragent_rendezvous::{
     ids::{JobUid, LocalRank},
     message::{DIGEST_GROUPS_MAX, Hung},
 };
 use tracing::warn;
 
-use super::{Done, WorkersDriver};
+use super::{Done, HungBy, WorkersDriver};
 use crate::workers::look::{Groups, LookRequest, LookedAt, ask_nccl, files, is_stopped, look, ras};
 
 impl WorkersDriver {
@@ -73,33 +73,30 @@ impl WorkersDriver {
         }
     }
 
-    /// Kills a worker of this node that counts as hung, or watches whether it stays stopped.
+    /// Takes the stacks before a worker of this node that counts as hung is killed, or watches whether it stays stopped.
     pub(super) fn handle_hung(&mut self, hung: Option<Hung>) {
         let size = self.spec.environment.local_world_size;
         let Some(group) = &mut self.group else { return };
-        group.stopped_watch = None;
-        let Some(Hung { rank, time, if_stopped }) = hung else { return };
-        let local_rank = rank.0.checked_sub(group.admission.first_global_rank.0);
-        let Some(local_rank) = local_rank.filter(|rank| *rank < size).map(LocalRank) else {
-            return;
-        };
-        if if_stopped {
+        let first = group.admission.first_global_rank;
+        let of_node =
+            hung.filter(|hung| (first.0..first.0.saturating_add(size)).contains(&hung.rank.0));
+        let if_stopped = of_node.is_some_and(|hung| hung.if_stopped);
+        if let Some(Hung { rank, .. }) = of_node.filter(|_| if_stopped) {
             warn!(%rank, "a signal has stopped a worker, and the others wait for it; it is killed if it stays stopped");
-            group.stopped_watch = Some(StoppedWatch::new(clock::now(), local_rank, time));
-        } else {
-            self.take_stacks(Some(Hang { local_rank, time }));
         }
+        let hang = of_node
+            .map(|Hung { rank, time, .. }| Hang { local_rank: LocalRank(rank.0 - first.0), time });
+        let hang = group.named_hang.handle_named(clock::now(), hang, if_stopped);
+        self.take_stacks(hang, HungBy::Coordinator);
     }
 
     /// Starts to read the state of the watched worker.
     pub(super) fn read_state(&mut self) {
         let Some(group) = &mut self.group else { return };
-        let Some(local_rank) = group.stopped_watch.as_ref().map(StoppedWatch::local_rank) else {
-            return;
-        };
+        let Some(local_rank) = group.named_hang.watched() else { return };
         let (round, pid) = (group.admission.round, group.running().get(&local_rank).copied());
         let Some(pid) = pid else {
-            group.stopped_watch = None;
+            group.named_hang = NamedHang::default();
             return;
         };
         group.is_reading_state = true;

@@ -31,10 +31,12 @@ use crate::workers::{
 };
 
 /// The tools for taking stacks.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct StackTools {
     /// py-spy, if it is installed.
     pub(crate) py_spy: Option<PathBuf>,
+    /// The way in which it reads workers that are not stopped.
+    pub(crate) spied: Spied,
     /// The signal that makes a worker print its own stack, if the user named one.
     pub(crate) signal: Option<Signal>,
 }
@@ -59,7 +61,7 @@ pub(crate) async fn take(tools: StackTools, workers: Vec<Hung>) -> BTreeMap<Loca
     }
     let files: Vec<_> = workers.iter().map(|hung| (hung.local_rank, hung.file.clone())).collect();
     for worker in workers {
-        tasks.spawn(take_one(tools.py_spy.clone(), worker));
+        tasks.spawn(take_one(tools.py_spy.clone(), tools.spied, worker));
     }
     if timeout(limits::STACKS_TIMEOUT, tasks.join_all()).await.is_err() {
         warn!("stacks of some hung workers were not complete in time");
@@ -80,12 +82,12 @@ fn ask(pid: u32, signal: Signal) {
     }
 }
 
-async fn take_one(py_spy: Option<PathBuf>, worker: Hung) {
+async fn take_one(py_spy: Option<PathBuf>, spied: Spied, worker: Hung) {
     let Hung { local_rank, pid, file } = worker;
     let Some(path) = file else { return };
     append(path.clone(), kernel_view(pid).await).await;
     let is_stopped = proc::stat(pid).is_some_and(|stat| stat.state == 'T');
-    let spied = if is_stopped { Spied::Untouched } else { Spied::Paused };
+    let spied = if is_stopped { Spied::Untouched } else { spied };
     if let Some(py_spy) = &py_spy {
         match spy(py_spy, pid, spied).await {
             Ok(dump) => append(path, dump.text).await,
