@@ -13,6 +13,7 @@ use nix::{
     unistd::{Pid, getsid},
 };
 use ragent_base::sys::{clock, files, proc, tree, unix};
+use ragent_proto::printable;
 use ragent_rendezvous::ids::LocalRank;
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
@@ -25,7 +26,7 @@ use tracing::warn;
 use crate::workers::{
     limits,
     look::{
-        frames::{self, Stack},
+        frames::{self, Stack, one_line},
         within,
     },
 };
@@ -106,10 +107,10 @@ pub(crate) async fn kernel_view(pid: u32) -> String {
     threads + &memory + "\n"
 }
 
-/// Writes a text to the end of the file of a worker's stack.
+/// Writes a text to the end of the file of a worker's stack, without characters that control a terminal.
 async fn append(path: PathBuf, text: String) {
     let copy = path.clone();
-    let write = move || files::append(&copy)?.write_all(text.as_bytes());
+    let write = move || files::append(&copy)?.write_all(printable(&text).as_bytes());
     let written = spawn_blocking(write).await.unwrap_or_else(|error| Err(io::Error::other(error)));
     if let Err(error) = written {
         warn!(path = %path.display(), %error, "failed to write the stack of a worker");
@@ -182,7 +183,7 @@ fn threads(pid: u32) -> String {
             let _ = writeln!(
                 view,
                 "  thread {thread} {}: {}, waits in {}",
-                read("comm"),
+                one_line(&read("comm")),
                 state.as_deref().unwrap_or("gone"),
                 read("wchan"),
             );
@@ -198,7 +199,8 @@ fn threads(pid: u32) -> String {
 fn memory(pid: u32) -> String {
     let mut view = String::new();
     for pid in processes(pid) {
-        let command = proc::read(&format!("{pid}/cmdline")).unwrap_or_default().replace('\0', " ");
+        let command = proc::read(&format!("{pid}/cmdline")).unwrap_or_default();
+        let command = one_line(&command.replace('\0', " "));
         let _ = writeln!(view, "command of process {pid}: {}", command.trim_end());
     }
     if let Some(library) = newest_library(pid) {
@@ -221,5 +223,20 @@ fn newest_library(pid: u32) -> Option<String> {
     let maps = proc::read(&format!("{pid}/maps"))?;
     let mut paths = maps.lines().filter_map(|line| line.split_ascii_whitespace().nth(5));
     let is_library = |path: &&str| path.starts_with('/') && path.contains(".so");
-    paths.find(is_library).map(|path| path.chars().filter(|c| !c.is_control()).collect())
+    paths.find(is_library).map(one_line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The file contains no characters that control a terminal, apart from the ends of lines.
+    #[tokio::test]
+    async fn control_characters_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("stack.txt");
+        append(path.clone(), "a\u{1b}]0;title\u{7}\n".to_owned()).await;
+        append(path.clone(), "\u{9b}2Jb\r\n".to_owned()).await;
+        assert_eq!(std::fs::read_to_string(path).unwrap(), "a]0;title\n2Jb\n");
+    }
 }

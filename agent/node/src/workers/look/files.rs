@@ -1,7 +1,8 @@
 //! Writes the stacks and records of a look to the log folders of the workers.
 //!
 //! A log folder may be on a server that does not answer. So nothing waits for the writing. Each worker has at most one
-//! writing task, so that threads that wait for the server do not pile up.
+//! writing task, so that threads that wait for the server do not pile up. A worker chooses what is written, so characters
+//! that control a terminal are removed from stacks.
 
 use std::{
     fs,
@@ -11,6 +12,7 @@ use std::{
 };
 
 use ragent_base::{output::logs::WorkerFolder, sys::files};
+use ragent_proto::printable;
 use tokio::{
     sync::{Mutex, OwnedMutexGuard},
     task::spawn_blocking,
@@ -63,7 +65,7 @@ impl Content {
     /// Blocks.
     fn write(self, turn: OwnedMutexGuard<()>) {
         let Self { folder, stack, records, .. } = self;
-        let path = folder.stack_file();
+        let (path, stack) = (folder.stack_file(), printable(&stack));
         let written = files::append(&path).and_then(|mut file| file.write_all(stack.as_bytes()));
         warn_of(written, &path, "failed to write the stack of a worker");
         if !records.is_empty() {

@@ -7,6 +7,7 @@ use std::path::Path;
 use nix::{libc, unistd::Pid};
 use ragent_base::sys::{proc, tree};
 
+use super::frames::one_line;
 use crate::workers::limits;
 
 /// The state of a process, as the kernel shows it.
@@ -29,11 +30,10 @@ impl KernelView {
         let function = proc::read(&format!("{pid}/wchan"));
         let function = function.filter(|name| !name.is_empty() && name != "0");
         let waits_in = function.map(|function| {
-            let place = match file_system(pid, state, &function) {
+            one_line(&match file_system(pid, state, &function) {
                 Some(name) => format!("{function} ({name})"),
                 None => function,
-            };
-            place.chars().filter(|c| !c.is_control()).collect()
+            })
         });
         Self { pid, state, waits_in }
     }

@@ -94,7 +94,9 @@ async fn workers_are_described() {
         "import socket\ns = socket.create_connection(('127.0.0.1', {port}))\nprint('ready')\ns.recv(1)"
     );
     let reads = format!("print('ready')\nopen({:?}).read()", fifo.to_str().unwrap());
-    let sleeps = "import time\nprint('ready')\ntime.sleep(1000)".to_owned();
+    // A worker chooses its command and its name.
+    let sleeps = "import time # \u{1b}[31m\nopen('/proc/self/comm', 'w').write('a\\x1bb\\nc')\nprint('ready')\ntime.sleep(1000)";
+    let sleeps = sleeps.to_owned();
     let started = Started([connects, reads, sleeps].iter().map(|code| python(code)).collect());
     let pids: Vec<u32> = started.0.iter().map(Child::id).collect();
     settle(pids[0], "wait_woken");
@@ -138,6 +140,13 @@ async fn workers_are_described() {
     files::write(contents);
     let files = request.workers[&LocalRank(1)].files.clone();
     files.written().await;
+    request.workers[&LocalRank(2)].files.written().await;
+    let stack = fs::read_to_string(kept(2).unwrap().stack_file()).unwrap();
+    assert!(
+        stack.contains(" ab c: T (stopped)") && stack.contains("import time # [31m open"),
+        "{stack}"
+    );
+    assert!(!stack.contains(|c: char| c.is_control() && c != '\n'), "{stack:?}");
     let stack = fs::read_to_string(kept(1).unwrap().stack_file()).unwrap();
     for part in [
         "look 3, part 2\n",

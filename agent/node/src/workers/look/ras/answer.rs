@@ -21,7 +21,7 @@ use ragent_rendezvous::{
 };
 use serde::Deserialize;
 
-use crate::workers::look::Groups;
+use crate::workers::look::{Groups, frames::one_line};
 
 /// The workers of this node, by which its own job is recognized.
 #[derive(Clone, Debug)]
@@ -226,7 +226,7 @@ impl Rank {
 /// Returns the name of a kind as torch writes it: `all_reduce` for `AllReduce`.
 fn name(kind: &str) -> String {
     let mut name = String::new();
-    for c in kind.chars().filter(|c| !c.is_control()).take(GROUP_NAME_MAX / 4) {
+    for c in one_line(kind).chars().take(GROUP_NAME_MAX / 4) {
         if c.is_ascii_uppercase() && !name.is_empty() {
             name.push('_');
         }
