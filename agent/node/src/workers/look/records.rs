@@ -16,7 +16,7 @@ use ragent_rendezvous::{
 };
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::Groups;
+use super::{Groups, frames::one_line};
 
 /// The name of the group of all ranks.
 const DEFAULT_GROUP: &str = "0";
@@ -41,11 +41,11 @@ impl Recorder {
         }
     }
 
-    /// Returns the name of a group in a digest, without control characters.
+    /// Returns the name of a group in a digest.
     fn group_name(self, name: &str) -> String {
         match self {
-            Self::Gloo => shortened(name.chars()),
-            Self::Nccl => shortened("nccl/".chars().chain(name.chars())),
+            Self::Gloo => shortened(name),
+            Self::Nccl => shortened(&format!("nccl/{name}")),
         }
     }
 }
@@ -197,17 +197,13 @@ fn operation(entry: &Entry) -> String {
     if let Some(more @ 1..) = entry.input_sizes.len().checked_sub(1) {
         text.push_str(&format!(" and {more} more"));
     }
-    shortened(text.chars())
+    shortened(&text)
 }
 
-fn shortened(characters: impl Iterator<Item = char>) -> String {
-    let mut short = String::new();
-    for c in characters.filter(|c| !c.is_control()) {
-        if short.len() + c.len_utf8() > GROUP_NAME_MAX {
-            break;
-        }
-        short.push(c);
-    }
+/// Returns a name as a digest contains it: on one line, and with at most [`GROUP_NAME_MAX`] bytes.
+pub(super) fn shortened(name: &str) -> String {
+    let mut short = one_line(name);
+    short.truncate(short.floor_char_boundary(GROUP_NAME_MAX));
     short
 }
 

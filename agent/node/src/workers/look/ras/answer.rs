@@ -21,7 +21,7 @@ use ragent_rendezvous::{
 };
 use serde::Deserialize;
 
-use crate::workers::look::{Groups, frames::one_line};
+use crate::workers::look::{Groups, frames::one_line, records::shortened};
 
 /// The workers of this node, by which its own job is recognized.
 #[derive(Clone, Debug)]
@@ -237,15 +237,7 @@ fn name(kind: &str) -> String {
 
 /// Returns the name of a communicator, which is the same in both parts of a look.
 fn group_name(hash: &str, secondary_hash: &str) -> String {
-    let name = format!("{hash}:{secondary_hash}");
-    let mut short = String::new();
-    for c in name.chars().filter(|c| !c.is_control()) {
-        if short.len() + c.len_utf8() > GROUP_NAME_MAX {
-            break;
-        }
-        short.push(c);
-    }
-    short
+    shortened(&format!("{hash}:{secondary_hash}"))
 }
 
 /// Lists launches with their ranks, the last launches first. Most ranks of the job need no list: all others are listed.

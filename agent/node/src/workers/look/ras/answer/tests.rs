@@ -106,13 +106,10 @@ fn other_kinds_are_described() {
 /// A process that has not answered is named by its rank.
 #[test]
 fn missing_ranks_have_not_answered() {
-    let whole = RECORDED.find("\"missing_ranks\": []").unwrap();
     let missing = r#""missing_ranks": [{"rank": 3, "host": "10.0.0.2", "pid": 4002, "cuda_dev": 1, "nvml_dev": 1,
         "status": {"unresponsive": true, "considered_dead": false}}]"#;
     let text = RECORDED.replacen("\"missing_ranks\": []", missing, 1);
-    assert!(whole < text.len());
-    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let mut value = value;
+    let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
     value["communicators"][0]["ranks"].as_array_mut().unwrap().pop();
     let groups = read(&value.to_string()).unwrap();
     assert_eq!(groups[1].unanswered, [GlobalRank(3)]);
