@@ -13,7 +13,7 @@ pub(crate) mod files;
 pub(crate) mod frames;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
-mod kernel;
+pub(crate) mod kernel;
 pub(crate) mod ras;
 mod records;
 mod store_clients;
@@ -34,16 +34,13 @@ use ragent_rendezvous::{
     ids::{GlobalRank, LocalRank},
     message::{Activity, DIGEST_WORKERS_MAX, Digest, GroupLook, LookPart, WorkerLook},
 };
-use tokio::{
-    task::{JoinSet, spawn_blocking},
-    time::timeout,
-};
+use tokio::{task::JoinSet, time::timeout};
 use tracing::{debug, info};
 
 use self::{
     files::{Content, LookFiles},
     frames::Stack,
-    kernel::KernelView,
+    kernel::{KernelView, within},
     ras::answer::OwnWorkers,
     records::Records,
 };
@@ -158,14 +155,6 @@ fn most_unusual(mut looks: Vec<WorkerLook>) -> (Vec<WorkerLook>, bool) {
     let is_cut = looks.len() > DIGEST_WORKERS_MAX;
     looks.truncate(DIGEST_WORKERS_MAX);
     (looks, is_cut)
-}
-
-/// Runs work that reads `/proc` or a folder. If it is not complete in time, nothing is known.
-pub(crate) async fn within<T: Default + Send + 'static>(
-    read: impl FnOnce() -> T + Send + 'static,
-) -> T {
-    let read = timeout(limits::KERNEL_VIEW_TIMEOUT, spawn_blocking(read)).await;
-    read.ok().and_then(Result::ok).unwrap_or_default()
 }
 
 async fn views(workers: &BTreeMap<LocalRank, u32>) -> BTreeMap<LocalRank, KernelView> {

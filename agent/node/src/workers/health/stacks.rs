@@ -27,7 +27,7 @@ use crate::workers::{
     limits,
     look::{
         frames::{self, Stack, one_line},
-        within,
+        kernel::within,
     },
 };
 

@@ -23,7 +23,7 @@ use tracing::warn;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LookFiles(Arc<Mutex<()>>);
 
-/// What the files of a worker are to contain.
+/// The new content of the files of a worker.
 #[derive(Debug)]
 pub(crate) struct Content {
     pub(super) folder: WorkerFolder,
@@ -39,7 +39,7 @@ pub(crate) fn write(contents: Vec<Content>) {
     let mut dropped: Option<(WorkerFolder, usize)> = None;
     for content in contents {
         match Arc::clone(&content.files.0).try_lock_owned() {
-            // Nobody waits for the end.
+            // The end is not awaited.
             Ok(turn) => drop(spawn_blocking(move || content.write(turn))),
             Err(_) => dropped.get_or_insert((content.folder, 0)).1 += 1,
         }

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use nix::{libc, unistd::Pid};
 use ragent_base::sys::{proc, tree};
+use tokio::{task::spawn_blocking, time::timeout};
 
 use super::frames::one_line;
 use crate::workers::limits;
@@ -42,6 +43,14 @@ impl KernelView {
     pub(super) fn is_stopped(&self) -> bool {
         matches!(self.state, Some('T' | 't'))
     }
+}
+
+/// Runs work that reads `/proc` or a folder. If it is not complete in time, nothing is known.
+pub(crate) async fn within<T: Default + Send + 'static>(
+    read: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let read = timeout(limits::KERNEL_VIEW_TIMEOUT, spawn_blocking(read)).await;
+    read.ok().and_then(Result::ok).unwrap_or_default()
 }
 
 /// Returns the process of a worker that runs Python; the worker if there is none.
