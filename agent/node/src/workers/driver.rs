@@ -10,6 +10,8 @@ mod looking;
 mod messages;
 mod standbys;
 mod starting;
+#[cfg(test)]
+mod tests;
 mod watching;
 
 use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc, time::Instant};
