@@ -176,6 +176,15 @@ mod tests {
         assert_eq!(by_function("anon_pipe_read"), None);
     }
 
+    /// A reading that does not end is given up.
+    #[tokio::test]
+    async fn reading_has_a_limit() {
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        assert!(!within(move || ended.recv().is_err()).await);
+        drop(end);
+        assert!(within(|| true).await);
+    }
+
     /// This process runs. It does not run Python.
     #[test]
     fn own_process() {
