@@ -25,7 +25,7 @@ use std::{
     cmp::Reverse,
     collections::BTreeMap,
     mem,
-    path::{Path, PathBuf},
+    path::{self, PathBuf},
 };
 
 use ragent_base::{output::logs::WorkerFolder, spec::Endpoint, sys::host::ThisHost};
@@ -80,7 +80,9 @@ pub(crate) async fn look(request: LookRequest) -> (Digest, Vec<Content>) {
     let LookRequest { order, first_rank, world_size, store_port, workers, py_spy } = request;
     info!(round = %order.round, number = order.number, part = ?order.part, "looking at the workers");
     let logs = workers.values().find_map(|worker| worker.folder.as_ref()?.of_all_workers());
-    let logs = logs.and_then(Path::to_str).map(str::to_owned);
+    // People read the path on another machine.
+    let logs =
+        logs.and_then(|folder| path::absolute(folder).ok()?.into_os_string().into_string().ok());
     let pids: BTreeMap<_, _> = workers.iter().map(|(rank, worker)| (*rank, worker.pid)).collect();
     let views = views(&pids).await;
     let connected = within(move || store_clients::connected(&pids, store_port)).await;
