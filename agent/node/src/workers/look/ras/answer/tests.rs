@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use ragent_rendezvous::{
     ids::RoundId,
-    message::{Digest, LookPart},
+    message::{Activity, Digest, LookPart, WorkerLook},
     stall::{Own, RankedNode, explain_stall},
 };
 
@@ -35,16 +35,14 @@ fn listed(launched: &Launched) -> (&str, u64, u32, Vec<u32>) {
 
 /// Returns the explanation of a look in which both parts have these groups.
 fn explained(groups: &[GroupLook]) -> (String, Option<u32>) {
+    explained_with(groups, Vec::new())
+}
+
+fn explained_with(groups: &[GroupLook], workers: Vec<WorkerLook>) -> (String, Option<u32>) {
     let digest = |part| Digest {
-        round: RoundId::default(),
-        look: 1,
-        part,
-        workers: Vec::new(),
+        workers: workers.clone(),
         groups: groups.to_vec(),
-        facts: Vec::new(),
-        logs: None,
-        has_asked_nccl: false,
-        is_cut: false,
+        ..Digest::new(RoundId::default(), 1, part)
     };
     let node = |first| RankedNode {
         host: format!("n{}", first / 2),
@@ -72,7 +70,10 @@ fn differences_are_described() {
     assert_eq!(lists, [("all_reduce", 6_651, 3, vec![]), behind]);
     let lists: Vec<_> = pair.launched.iter().map(listed).collect();
     assert_eq!(lists, [("all_gather", 24, 1, vec![1]), ("collective", 23, 1, vec![3])]);
-    let (text, rank) = explained(&groups);
+    // Its stack shows that it waits for no data either.
+    let activity = Some(Activity::Other);
+    let last = WorkerLook { rank: GlobalRank(3), activity, ..WorkerLook::default() };
+    let (text, rank) = explained_with(&groups, vec![last]);
     let expected = "rank 3 on n1 has not launched all_reduce 6,651 of the group of 4 ranks, which 3 ranks have launched \
                     (NCCL RAS; unchanged after 10 s)";
     assert_eq!((text.as_str(), rank), (expected, Some(3)));
