@@ -330,11 +330,11 @@ pub struct JobLook {
     pub number: u64,
     /// The time since it began, in milliseconds.
     pub age_ms: u64,
-    /// The places, those of the fewest workers first; at most [`LOOK_PLACES_MAX`].
+    /// The places; at most [`LOOK_PLACES_MAX`]. The place of the fewest workers is the first.
     pub places: Vec<LookPlace>,
     /// The number of workers in further places.
     pub further: u32,
-    /// The number of workers of which nothing is known, because their nodes have not answered.
+    /// The number of workers whose nodes have not answered.
     pub unknown: u32,
     /// True if the stack of a worker could be read.
     pub has_stacks: bool,

@@ -253,15 +253,7 @@ fn from_agent() -> Vec<FromAgent> {
         FromNode::MemoryReport(memory_report()),
         FromNode::MemoryReport(MemoryReport::default()),
         FromNode::Digest(digest()),
-        FromNode::Digest(Digest {
-            workers: Vec::new(),
-            groups: Vec::new(),
-            facts: Vec::new(),
-            logs: None,
-            has_asked_nccl: false,
-            is_cut: false,
-            ..digest()
-        }),
+        FromNode::Digest(Digest::new(round(), 7, LookPart::First)),
         FromNode::StoreUnreached(StoreUnreached {
             round: refused_clients().round,
             address: "10.0.0.1:45931".to_owned(),

@@ -61,7 +61,7 @@ fn of_place(place: &LookPlace, ranks: &[(u32, u32)], unlisted: u64) -> String {
         text += &format!(" and {} others", grouped(unlisted));
     }
     text += &format!(": {}\n", place.text);
-    // The file is that of the first rank of the place.
+    // The file has the stack of the place's first rank.
     let first = place.ranks.first().map(|(first, _)| *first);
     if let (Some(file), Some(first)) = (&place.stack, first) {
         let whose = if count + unlisted == 1 && ranks.first().map(|range| range.0) == Some(first) {
@@ -123,7 +123,7 @@ ranks 0-1, 3: all_reduce (t.py:16)
         assert_eq!(text(&look(), &[(4, 4)]), "nothing is known of these ranks\n");
     }
 
-    /// The text says what is left out, and why lines are missing.
+    /// If workers or lines are left out, the text has their number or the reason.
     #[test]
     fn missing_parts_are_named() {
         let mut cut = look();

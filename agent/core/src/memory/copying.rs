@@ -179,7 +179,7 @@ impl PartKeeper {
             self.copying.retry_at = Some(now + self.copying.pauses.after_failure());
         }
         let needed = self.parts.get(&id).map_or(0, |part| self.needed_for(part.bytes(), false));
-        // Waiting gains nothing if the limit, which is usually that of all nodes, has no room for copies.
+        // All nodes usually have the same limit. If it has no room for copies, waiting gains nothing.
         if now >= since + PATIENCE || is_declined && self.settings.limit < needed {
             self.copying.is_buddy_lost = true;
             let (host, buddy) = (&self.settings.host_name, buddy.unwrap_or_default());

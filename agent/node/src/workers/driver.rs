@@ -145,7 +145,7 @@ enum Done {
     State(LocalRank, bool),
 }
 
-/// The reason for which a worker counts as hung.
+/// Who has found that a worker hangs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum HungBy {
     /// This node has found it.

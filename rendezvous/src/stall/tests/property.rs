@@ -278,17 +278,7 @@ fn large_job() -> Vec<Digest> {
             waits_in: Some("futex_wait".to_owned()),
         };
         let workers = ranks.iter().map(worker).collect();
-        digests.push(Digest {
-            round: ROUND,
-            look: LOOK,
-            part,
-            workers,
-            groups,
-            facts: Vec::new(),
-            logs: None,
-            has_asked_nccl: false,
-            is_cut: false,
-        });
+        digests.push(Digest { workers, groups, ..Digest::new(ROUND, LOOK, part) });
     }
     digests
 }
@@ -315,19 +305,7 @@ fn hostile_nodes() -> Vec<Digest> {
             let source = LaunchSource::Records;
             groups.push(GroupLook { name, size: 80_000, source, launched, unanswered: Vec::new() });
         }
-        let part = LookPart::First;
-        let workers = Vec::new();
-        digests.push(Digest {
-            round: ROUND,
-            look: LOOK,
-            part,
-            workers,
-            groups,
-            facts: Vec::new(),
-            logs: None,
-            has_asked_nccl: false,
-            is_cut: false,
-        });
+        digests.push(Digest { groups, ..Digest::new(ROUND, LOOK, LookPart::First) });
     }
     digests
 }

@@ -251,22 +251,12 @@ impl Job {
                 groups.extend(self.look(group, ranks, LaunchSource::Records));
             }
             let workers = ranks.iter().map(|rank| self.worker(*rank)).collect();
-            digests.push(Digest {
-                round: ROUND,
-                look: LOOK,
-                part,
-                workers,
-                groups,
-                facts: Vec::new(),
-                logs: None,
-                has_asked_nccl: false,
-                is_cut: false,
-            });
+            digests.push(Digest { workers, groups, ..Digest::new(ROUND, LOOK, part) });
         }
         if asks_nccl {
             let looks =
                 (0..self.groups.len()).filter_map(|g| self.look(g, &all, LaunchSource::Ras));
-            // Equal groups are left out, apart from those of all ranks.
+            // A group without a difference is left out, unless it has all ranks.
             let is_sent = |look: &GroupLook| {
                 look.launched.len() > 1 || look.size as usize == self.ranks.len()
             };

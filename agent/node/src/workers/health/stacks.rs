@@ -36,7 +36,7 @@ use crate::workers::{
 pub(crate) struct StackTools {
     /// py-spy, if it is installed.
     pub(crate) py_spy: Option<PathBuf>,
-    /// The way in which it reads workers that are not stopped.
+    /// How it reads workers that are not stopped.
     pub(crate) spied: Spied,
     /// The signal that makes a worker print its own stack, if the user named one.
     pub(crate) signal: Option<Signal>,
@@ -195,7 +195,7 @@ fn threads(pid: u32) -> String {
     view
 }
 
-/// Returns the command of a worker, those of all its descendants, and its newest library. Blocks.
+/// Returns the commands of a worker and all its descendants, and its newest library. Blocks.
 fn memory(pid: u32) -> String {
     let mut view = String::new();
     for pid in processes(pid) {

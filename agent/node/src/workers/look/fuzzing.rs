@@ -28,7 +28,7 @@ pub fn ras_answer(input: &[u8]) {
     }
 }
 
-/// Reads torch's records of two workers, as those of each recorder. What is described fits into a digest.
+/// Reads torch's records of two workers, once for each recorder. What is described fits into a digest.
 pub fn torch_records(input: &[u8]) {
     let mut workers = BTreeMap::new();
     for (rank, json) in (0..).map(GlobalRank).zip(input.split(|byte| *byte == 0).take(2)) {
@@ -76,7 +76,7 @@ mod tests {
         Groups { groups: vec![group; groups], is_cut: false }
     }
 
-    /// Groups for which a digest has no room are counted.
+    /// Groups are counted if a digest has no room for them.
     #[test]
     fn left_out_groups_are_counted() {
         assert_eq!(assert_fits(named(DIGEST_GROUPS_MAX, "0")), 0);

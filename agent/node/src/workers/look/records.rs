@@ -142,7 +142,7 @@ impl Records {
         for entry in entries.into_iter().filter_map(Maybe::expected) {
             self.add_entry(recorder, entry);
         }
-        // For gloo, the configuration has no name, and is that of the newest group.
+        // For gloo, the configuration has no name. It describes the newest group.
         for (name, config) in pg_config.into_iter().filter(|(name, _)| !name.is_empty()) {
             let name = recorder.group_name(&name);
             // The other groups are not described.
@@ -254,7 +254,7 @@ pub(super) fn groups(workers: &BTreeMap<GlobalRank, Records>, world_size: u32) -
 }
 
 /// Lists launches with their ranks. A list has at most [`LISTED_RANKS_MAX`] ranks, so there may be several of a launch.
-/// If there are too many lists, the last launches stay, in which ranks may wait. Returns true then.
+/// If there are too many lists, keeps the last launches, because ranks may wait in them. Returns true then.
 fn launched(launches: Launches<'_>) -> (Vec<Launched>, bool) {
     let lists = launches.iter().flat_map(|((number, operation, is_finished), ranks)| {
         ranks.chunks(LISTED_RANKS_MAX).map(|ranks| Launched {

@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(connected(&BTreeMap::from([(LocalRank(0), u32::MAX)]), 1), BTreeMap::new());
     }
 
-    /// A process of which not all open files are read may have a connection.
+    /// If not all open files of a process are read, it may have a connection.
     #[test]
     fn unread_files_may_be_connections() {
         let store = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -21,7 +21,7 @@ fn own() -> OwnWorkers {
     }
 }
 
-/// Returns the groups of an answer, of which nothing is left out.
+/// Returns the groups of an answer that leaves nothing out.
 fn read(json: &str) -> Option<Vec<GroupLook>> {
     let Groups { groups, is_cut } = groups(format!("OK\nOK\n{json}").as_bytes(), &own())?;
     assert!(!is_cut);
