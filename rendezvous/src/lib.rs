@@ -52,6 +52,7 @@ mod phase;
 mod progress;
 mod ranks;
 mod roster;
+mod safety_valve;
 pub mod saved_steps;
 pub mod settings;
 mod shared_settings;
@@ -63,5 +64,5 @@ mod table;
 pub mod training;
 pub mod voter_count;
 
-pub use machine::Rendezvous;
+pub use machine::{ExcludedHosts, Rendezvous};
 pub use stall_limit::stall_limit;

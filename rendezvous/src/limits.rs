@@ -119,6 +119,13 @@ pub const HOST_TALLIES_MAX: usize = 64;
 /// The longest spacing of voluntary rounds. A node that joins waits no longer for one.
 pub(crate) const VOLUNTARY_SPACING_MAX: Duration = Duration::from_secs(300);
 
+/// The time in which the nodes that are set aside for one kind of reason are counted. It is long enough for a service that
+/// restarts on all machines, one after the other.
+pub(crate) const SET_ASIDE_TIME: Duration = Duration::from_secs(600);
+
+/// The most nodes that are set aside in that time: two for each node of the largest job.
+pub(crate) const SET_ASIDE_MAX: usize = 20_000;
+
 /// Voluntary rounds, early failures and losses are forgotten after this time, unless another
 /// occurs. It is twice the longest spacing, so that a node that flaps at that spacing is still
 /// noticed.

@@ -31,6 +31,7 @@ mod refused_clients;
 mod regathering;
 mod registering;
 mod running;
+mod setting_aside;
 mod stalling;
 #[cfg(test)]
 mod tests;
@@ -47,6 +48,7 @@ use std::{
 use journal::Journal;
 use keeping::Keeping;
 use registering::Welcomed;
+pub use setting_aside::ExcludedHosts;
 use tracing::{debug, info};
 use voters::SilentVoters;
 
@@ -63,6 +65,7 @@ use crate::{
     phase::{Gathering, Phase, Recovering},
     progress::JobSteps,
     roster::{Roster, RosterNode},
+    safety_valve::SafetyValve,
     settings::{JobState, Settings, SharedSettings},
     snapshot::{Explanation, NodeCounts},
 };
@@ -84,6 +87,7 @@ pub struct Rendezvous {
     /// The numbers of nodes. Each input that may change them clears the value.
     counted: OnceLock<NodeCounts>,
     spacing: RestartSpacing,
+    valve: SafetyValve,
     effects: VecDeque<Effect>,
     has_news: bool,
     clock: Instant,
@@ -169,6 +173,7 @@ impl Rendezvous {
             checkpoints: Checkpoints::default(),
             counted: OnceLock::new(),
             spacing: RestartSpacing::default(),
+            valve: SafetyValve::default(),
             effects: VecDeque::new(),
             has_news: false,
             clock: now,
@@ -439,6 +444,7 @@ impl Rendezvous {
     fn on_report(&mut self, now: Instant, id: &NodeId) {
         self.note_requests(now, id);
         self.note_kill(id);
+        self.note_health(id);
         match &self.phase {
             Phase::Recovering(_) | Phase::Gathering(_) | Phase::Closed(_) => {}
             Phase::Running(_) => self.on_report_in_running(now, id),
@@ -487,6 +493,7 @@ impl Rendezvous {
             self.close_or_hand_over(now, shared);
             return false;
         }
+        self.set_aside(now, shared);
         match &self.phase {
             Phase::Recovering(_) => self.step_in_recovering(now, shared),
             Phase::Gathering(_) => self.step_in_gathering(now, shared),

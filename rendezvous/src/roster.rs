@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub(crate) use self::node::{RosterNode, SentAssignment};
+pub(crate) use self::node::{RosterNode, SentAssignment, Unfit};
 use self::{departed_streams::DepartedStreams, quarantined::Quarantined};
 use crate::{
     flapping::{DepartedTallies, Tally},
@@ -27,8 +27,8 @@ use crate::{
 /// Invariants:
 ///
 /// - `leases` has one deadline for each node.
-/// - `young`, `ready` and `quarantined` have only nodes that are [`NodeState::Ready`] and not members of a
-///   running round, each in one of the three.
+/// - `young`, `ready`, `quarantined` and `unfit` have only nodes that are [`NodeState::Ready`] and not members of a
+///   running round. Each is in one of the first three, or set aside and only in `unfit`.
 /// - `ready_by_node_rank` counts the nodes in `ready` that have a `--node-rank`.
 /// - `alike` has each node by its role, rank and host name.
 #[derive(Debug, Default)]
@@ -40,6 +40,10 @@ pub(crate) struct Roster {
     ready: BTreeSet<NodeId>,
     ready_by_node_rank: BTreeMap<u32, u32>,
     quarantined: Quarantined,
+    /// The nodes that are ready, but should get no place. Those that get one nevertheless are also in `ready`.
+    unfit: BTreeSet<NodeId>,
+    /// The hosts that the user excludes, with reasons.
+    excluded: BTreeMap<String, String>,
     young: BTreeSet<(Instant, NodeId)>,
     leaving: BTreeSet<NodeId>,
     noticed: BTreeMap<NodeId, Noticed>,
@@ -144,6 +148,30 @@ impl Roster {
         &self.quarantined
     }
 
+    /// Returns the nodes that are ready, but should get no place.
+    pub(crate) fn unfit(&self) -> &BTreeSet<NodeId> {
+        &self.unfit
+    }
+
+    /// Returns the hosts that the user excludes, with reasons.
+    pub(crate) fn excluded(&self) -> &BTreeMap<String, String> {
+        &self.excluded
+    }
+
+    /// Replaces the hosts that the user excludes. Returns the nodes for which this is a change.
+    pub(crate) fn exclude(&mut self, hosts: BTreeMap<String, String>) -> Vec<NodeId> {
+        self.excluded = hosts;
+        let mut changed = Vec::new();
+        for (id, node) in &mut self.nodes {
+            let excluded = excluded_because(&self.excluded, &node.description.host_name);
+            if node.excluded != excluded {
+                node.excluded = excluded;
+                changed.push(id.clone());
+            }
+        }
+        changed
+    }
+
     /// Returns the nodes that are ready, but too young for the first round of a job.
     pub(crate) fn young(&self) -> &BTreeSet<(Instant, NodeId)> {
         &self.young
@@ -226,6 +254,10 @@ impl Roster {
                 last_seen: now,
                 sent: None,
                 tally,
+                excluded: None,
+                is_aside: false,
+                placed_with: None,
+                shown_unhealthy: None,
                 lease,
                 young_until: None,
             }
@@ -235,6 +267,7 @@ impl Roster {
         let node_rank = node.description.node_rank;
         let described = Arc::new(NodeDescription { node_rank, ..description });
         let before_this = mem::replace(&mut node.description, Arc::clone(&described));
+        node.excluded = excluded_because(&self.excluded, &described.host_name);
         node.stream = stream;
         node.memory = memory.map(Box::new);
         node.attached = true;
@@ -353,6 +386,7 @@ impl Roster {
         let quarantined_until = node.tally.quarantined_until();
         let may_be_recalled = node.tally.may_be_recalled();
         let (node_rank, young_until) = (node.description.node_rank, node.young_until);
+        let (is_unfit, is_aside) = (node.is_unfit(), node.is_aside);
         self.unindex_readiness(id, node_rank);
         if !is_ready || is_running_member {
             return;
@@ -366,6 +400,12 @@ impl Roster {
                 self.quarantined.insert(id, until, may_be_recalled);
             }
             None => {
+                if is_unfit {
+                    self.unfit.insert(id.clone());
+                    if is_aside {
+                        return;
+                    }
+                }
                 self.ready.insert(id.clone());
                 if let Some(node_rank) = node_rank {
                     *self.ready_by_node_rank.entry(node_rank).or_default() += 1;
@@ -377,6 +417,7 @@ impl Roster {
     /// Removes `id` from the index of [`Roster::index_readiness`].
     fn unindex_readiness(&mut self, id: &NodeId, node_rank: Option<u32>) {
         self.quarantined.remove(id);
+        self.unfit.remove(id);
         if let Some(until) = self.nodes.get(id).and_then(|node| node.young_until) {
             self.young.remove(&(until, id.clone()));
         }
@@ -480,4 +521,13 @@ impl Roster {
         self.ending.remove(id);
         Some(node)
     }
+}
+
+/// Returns the reason for which a host is excluded. Host names are compared up to the first dot.
+fn excluded_because(hosts: &BTreeMap<String, String>, host_name: &str) -> Option<Arc<str>> {
+    if hosts.is_empty() {
+        return None;
+    }
+    let short = host_name.split('.').next().unwrap_or(host_name);
+    hosts.get(short).map(|reason| Arc::from(reason.as_str()))
 }

@@ -610,6 +610,20 @@ pub struct NodeSnapshot {
     pub excluded: Option<String>,
 }
 
+impl NodeSnapshot {
+    /// Returns why the node is in its state, or why it should get no place, for people.
+    pub fn why(&self) -> Option<String> {
+        let named = |text: &Option<String>, name: NodeStateName| {
+            let text = text.as_ref()?;
+            Some(if self.state == name { text.clone() } else { format!("{}: {text}", name.name()) })
+        };
+        self.reason
+            .clone()
+            .or_else(|| named(&self.unhealthy, NodeStateName::Unhealthy))
+            .or_else(|| named(&self.excluded, NodeStateName::Excluded))
+    }
+}
+
 /// The state of a node, as the coordinator sees it.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -634,13 +648,17 @@ pub enum NodeStateName {
     Spare,
     /// The node failed too often and is quarantined.
     Quarantined,
+    /// The node's machine is unhealthy, so it gets no place.
+    Unhealthy,
+    /// The user has excluded the node's host, so it gets no place.
+    Excluded,
     /// The node was a member and is gone.
     Lost,
 }
 
 impl NodeStateName {
     /// All states.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Preparing,
         Self::Joined,
         Self::Running,
@@ -651,6 +669,8 @@ impl NodeStateName {
         Self::Waiting,
         Self::Spare,
         Self::Quarantined,
+        Self::Unhealthy,
+        Self::Excluded,
         Self::Lost,
     ];
 
@@ -667,7 +687,14 @@ impl NodeStateName {
             Self::Waiting => "waiting",
             Self::Spare => "spare",
             Self::Quarantined => "quarantined",
+            Self::Unhealthy => "unhealthy",
+            Self::Excluded => "excluded",
             Self::Lost => "lost",
         }
+    }
+
+    /// Returns true if the node is here, but gets no place for a reason of its own.
+    pub fn is_kept_out(self) -> bool {
+        matches!(self, Self::Quarantined | Self::Unhealthy | Self::Excluded)
     }
 }

@@ -124,6 +124,12 @@ impl Rendezvous {
         if self.roster.is_job_ending() {
             return WaitReason::Ending;
         }
+        if node.is_aside && node.is_ready() && node.is_unfit() {
+            return match &node.report.unhealthy {
+                Some(_) => WaitReason::Unhealthy,
+                None => WaitReason::Excluded,
+            };
+        }
         match &self.phase {
             Phase::Recovering(_) => WaitReason::Recovering,
             Phase::Gathering(_) | Phase::Regathering(_) | Phase::Closed(_) => WaitReason::Gathering,

@@ -165,6 +165,9 @@ impl Rendezvous {
             self.record_free_failure();
             return false;
         }
+        if !failure.is_final && self.set_aside_after_failure(now, &id) {
+            return false;
+        }
         let is_early = happened.saturating_duration_since(started) < EARLY;
         let is_spared = self.can_do_without(&id, shared);
         if is_newcomer && is_early && is_spared {
@@ -273,17 +276,7 @@ impl Rendezvous {
 
     /// Returns true if the job has its fewest nodes without `id`.
     fn can_do_without(&self, id: &NodeId, shared: SharedSettings) -> bool {
-        let Some(group) = self.phase.group() else {
-            return false;
-        };
-        let is_quarantined = |id: &NodeId| {
-            self.roster.get(id).is_none_or(|node| node.tally.quarantined_until().is_some())
-        };
-        let members = group.members().filter(|(other, member)| {
-            *other != id && member.state.stays() && !is_quarantined(other)
-        });
-        let others = self.roster.ready().iter().filter(|other| group.held(other).is_none());
-        members.count() + others.count() >= shared.nodes.min() as usize
+        self.phase.group().is_some() && self.fit_without(id) >= shared.nodes.min() as usize
     }
 
     /// Quarantines a node. This counts like the loss of a member.

@@ -210,8 +210,10 @@ impl Rendezvous {
             is_look_due: false,
             saved: SavedSteps::default(),
         }));
+        self.record_aside(now);
         for id in &placed {
             if let Some(node) = self.roster.get_mut(id) {
+                node.placed_with = node.report.unhealthy.as_ref().map(|unhealthy| unhealthy.class);
                 node.floor = round;
                 node.missed_its_admission = false;
             }

@@ -107,7 +107,7 @@ impl Rendezvous {
         let Phase::Running(Running { group, notice: Some(phase), .. }) = &self.phase else {
             return false;
         };
-        let is_useless = !self.has_room(group, 0) || group.any_succeeded();
+        let is_useless = !self.would_be_better(group) || group.any_succeeded();
         phase.kind == NoticeKind::Members && !phase.has_exits && is_useless
     }
 

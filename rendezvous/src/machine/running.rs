@@ -21,6 +21,9 @@ impl Rendezvous {
             self.end_unusable(now, id, unusable);
             return;
         }
+        if self.end_unhealthy(now, id) {
+            return;
+        }
         let Phase::Running(Running { group, notice, .. }) = &mut self.phase else {
             return;
         };
@@ -127,7 +130,7 @@ impl Rendezvous {
             return false;
         };
         let waiting = self.roster.ready().len();
-        let has_room = self.has_room(group, 0);
+        let has_room = self.would_be_better(group);
         let Phase::Running(running) = &mut self.phase else {
             return false;
         };
@@ -171,7 +174,7 @@ impl Rendezvous {
         shared: SharedSettings,
     ) -> Option<Instant> {
         let may = self.availability == Availability::Available
-            && self.has_room(&running.group, 0)
+            && self.would_be_better(&running.group)
             && !running.group.any_succeeded()
             && running.group.leavers().is_empty()
             && self.roster.noticed().is_empty()
@@ -185,6 +188,11 @@ impl Rendezvous {
         let size = group.size as usize;
         let all = size + self.roster.ready().len() + further;
         self.settings.shared.is_some_and(|shared| shared.nodes.fit(all) > size)
+    }
+
+    /// Returns true if a round with the ready nodes would be larger, or one without excluded members.
+    pub(super) fn would_be_better(&self, group: &Group) -> bool {
+        self.has_room(group, 0) || self.can_replace_excluded(group)
     }
 
     /// Ends the running round. All members stop, and the next round waits for them.

@@ -25,5 +25,6 @@ mod persistence;
 mod progressing;
 mod recovery;
 mod scripts;
+mod setting_aside;
 mod stalling;
 mod units;

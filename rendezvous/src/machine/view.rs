@@ -400,9 +400,9 @@ impl Rendezvous {
                 WaitReason::Gathering | WaitReason::Recovering | WaitReason::Ending => {
                     (NodeStateName::Joined, None)
                 }
-                WaitReason::NextRound | WaitReason::Unhealthy | WaitReason::Excluded => {
-                    (NodeStateName::Waiting, None)
-                }
+                WaitReason::NextRound => (NodeStateName::Waiting, None),
+                WaitReason::Unhealthy => (NodeStateName::Unhealthy, None),
+                WaitReason::Excluded => (NodeStateName::Excluded, None),
                 WaitReason::Spare => (NodeStateName::Spare, None),
                 WaitReason::Quarantined => {
                     (NodeStateName::Quarantined, Some(lost_because(EvictReason::Quarantined)))
@@ -491,6 +491,10 @@ impl NodeView<'_> {
             progress: self.node.and_then(|node| node.progress.clone()),
             progress_age_ms: self.progress_age_ms,
             standbys: self.node.and_then(|node| node.standbys.clone()),
+            unhealthy: self
+                .node
+                .and_then(|node| Some(node.report.unhealthy.as_deref()?.reason.clone())),
+            excluded: self.node.and_then(|node| node.excluded.clone()),
         }
     }
 }

@@ -9,8 +9,8 @@ use crate::{
     flapping::Tally,
     ids::{Peer, RoundId, StreamNumber},
     message::{
-        Assignment, CheckpointId, MemoryReport, NodeDescription, NodeReport, NodeState, Requests,
-        StandbyCounts, WaitReason,
+        Assignment, CheckpointId, HealthClass, MemoryReport, NodeDescription, NodeReport,
+        NodeState, Requests, StandbyCounts, WaitReason,
     },
 };
 
@@ -47,10 +47,27 @@ pub(crate) struct RosterNode {
     pub(crate) sent: Option<SentAssignment>,
     /// Its early failures and losses.
     pub(crate) tally: Tally,
+    /// The reason for which the user has excluded its host, if it is excluded.
+    pub(crate) excluded: Option<Arc<str>>,
+    /// True if it gets no place in the next round although it is ready, because of its [`Unfit`].
+    pub(crate) is_aside: bool,
+    /// The need of its machine that was known when it last got a place.
+    pub(crate) placed_with: Option<HealthClass>,
+    /// The need, the kind of reason and `is_aside` that were last recorded.
+    pub(crate) shown_unhealthy: Option<(HealthClass, String, bool)>,
     pub(super) lease: Duration,
     /// The time until which it takes part in no first round, because an earlier job may not have been shown
     /// to it yet.
     pub(super) young_until: Option<Instant>,
+}
+
+/// The reason why a node should get no place.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Unfit {
+    /// The kind of reason. Many nodes with the same kind are probably not the cause.
+    pub(crate) kind: String,
+    /// The need of its machine; `None` if the user has excluded its host.
+    pub(crate) class: Option<HealthClass>,
 }
 
 /// The part of an [`Assignment`] that decides if another one must be sent.
@@ -87,6 +104,23 @@ impl RosterNode {
     /// Returns its newest stream.
     pub(crate) fn peer(&self) -> Peer {
         Peer { node: self.description.node_id.clone(), stream: self.stream }
+    }
+
+    /// Returns the reason why it should get no place, if there is one.
+    pub(crate) fn unfit(&self) -> Option<Unfit> {
+        match &self.report.unhealthy {
+            Some(unhealthy) => {
+                Some(Unfit { kind: unhealthy.kind.clone(), class: Some(unhealthy.class) })
+            }
+            None => {
+                self.excluded.as_ref().map(|_| Unfit { kind: "excluded".to_owned(), class: None })
+            }
+        }
+    }
+
+    /// Returns true if it should get no place.
+    pub(crate) fn is_unfit(&self) -> bool {
+        self.report.unhealthy.is_some() || self.excluded.is_some()
     }
 
     /// Returns true if it is ready for a round.

@@ -38,6 +38,9 @@ pub(crate) struct SharedNode {
     pub(crate) progress: Option<Arc<str>>,
     pub(crate) progress_age_ms: Option<u64>,
     pub(crate) standbys: Option<Arc<StandbyCounts>>,
+    /// The reason why its machine is unhealthy. Few nodes have one.
+    pub(crate) unhealthy: Option<String>,
+    pub(crate) excluded: Option<Arc<str>>,
 }
 
 impl From<SharedSnapshot> for Snapshot {
@@ -74,8 +77,8 @@ impl From<SharedNode> for NodeSnapshot {
             progress_age_ms: node.progress_age_ms,
             standbys: node.standbys.as_deref().cloned(),
             load: Some(description.load.clone()).filter(|load| !load.is_empty()),
-            unhealthy: None,
-            excluded: None,
+            unhealthy: node.unhealthy,
+            excluded: node.excluded.as_deref().map(str::to_owned),
         }
     }
 }

@@ -25,7 +25,11 @@ pub(super) fn check(world: &World) -> Result<(), String> {
             return Err(format!("{} is there twice", node.node_id));
         }
         let waits = match node.state {
-            NodeStateName::Waiting | NodeStateName::Spare | NodeStateName::Quarantined => true,
+            NodeStateName::Waiting
+            | NodeStateName::Spare
+            | NodeStateName::Quarantined
+            | NodeStateName::Unhealthy
+            | NodeStateName::Excluded => true,
             NodeStateName::Preparing
             | NodeStateName::Joined
             | NodeStateName::Running

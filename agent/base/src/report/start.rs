@@ -69,8 +69,17 @@ pub struct Facts {
 }
 
 /// The states of nodes that are shown, in this order.
-const STATES: [&str; 7] =
-    ["ready", "lost", "preparing", "stopping", "quarantined", "waiting", "running"];
+const STATES: [&str; 9] = [
+    "ready",
+    "lost",
+    "preparing",
+    "stopping",
+    "quarantined",
+    "unhealthy",
+    "excluded",
+    "waiting",
+    "running",
+];
 
 /// Returns the state of a node, as it is shown.
 fn state(node: &NodeSnapshot) -> &'static str {
@@ -80,6 +89,8 @@ fn state(node: &NodeSnapshot) -> &'static str {
         NodeStateName::Preparing => "preparing",
         NodeStateName::Stopping | NodeStateName::Failed | NodeStateName::Leaving => "stopping",
         NodeStateName::Quarantined => "quarantined",
+        NodeStateName::Unhealthy => "unhealthy",
+        NodeStateName::Excluded => "excluded",
         NodeStateName::Waiting | NodeStateName::Spare => "waiting",
         NodeStateName::Running | NodeStateName::Succeeded => "running",
     }
@@ -98,7 +109,11 @@ impl Facts {
             (!hosts.is_empty()).then(|| (*name, hosts.len(), clean(&fold::names(hosts))))
         });
         let is_present = |node: &&NodeSnapshot| match node.state {
-            NodeStateName::Lost | NodeStateName::Quarantined | NodeStateName::Leaving => false,
+            NodeStateName::Lost
+            | NodeStateName::Quarantined
+            | NodeStateName::Unhealthy
+            | NodeStateName::Excluded
+            | NodeStateName::Leaving => false,
             NodeStateName::Preparing
             | NodeStateName::Joined
             | NodeStateName::Running

@@ -155,7 +155,7 @@
     $("phase").textContent = job.phase;
     $("phase").className = `phase ${failed ? "failed" : job.phase}`;
     const gathers = job.phase === "gathering" || job.phase === "recovering";
-    const absent = new Set(gathers ? ["lost", "quarantined"] : ["lost"]);
+    const absent = new Set(gathers ? ["lost", "quarantined", "unhealthy", "excluded"] : ["lost"]);
     const members = order.filter((row) => (gathers || row[RANK] !== null) && !absent.has(states.get(row[STATE]))).length;
     const range = job.min_nodes === job.max_nodes ? job.max_nodes : `${job.min_nodes}:${job.max_nodes}`;
     const facts = [

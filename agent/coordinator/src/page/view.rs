@@ -205,7 +205,9 @@ impl PageRow {
             | NodeStateName::Leaving
             | NodeStateName::Waiting
             | NodeStateName::Spare
-            | NodeStateName::Quarantined => node.last_seen_ms >= limits::PAGE_SILENCE_MS,
+            | NodeStateName::Quarantined
+            | NodeStateName::Unhealthy
+            | NodeStateName::Excluded => node.last_seen_ms >= limits::PAGE_SILENCE_MS,
         };
         Self {
             state: letter(node.state),
@@ -217,7 +219,7 @@ impl PageRow {
                 host: node.host_name.clone(),
                 address: node.address.clone(),
                 standbys: node.standbys.as_ref().map(|standbys| (standbys.ready, standbys.size)),
-                reason: node.reason.clone(),
+                reason: node.why(),
                 status: node.progress.clone(),
                 is_stalled: node.progress_age_ms.is_some_and(is_late),
             },
@@ -262,6 +264,8 @@ fn letter(state: NodeStateName) -> char {
         NodeStateName::Waiting => 'W',
         NodeStateName::Spare => 'S',
         NodeStateName::Quarantined => 'Q',
+        NodeStateName::Unhealthy => 'U',
+        NodeStateName::Excluded => 'X',
         NodeStateName::Lost => 'L',
     }
 }

@@ -214,6 +214,8 @@ fn is_missing(node: &NodeSnapshot) -> bool {
         | NodeStateName::Leaving
         | NodeStateName::Waiting
         | NodeStateName::Quarantined
+        | NodeStateName::Unhealthy
+        | NodeStateName::Excluded
         | NodeStateName::Lost => true,
     }
 }

@@ -276,7 +276,7 @@ fn weight(state: NodeStateName) -> Weight {
     match state {
         NodeStateName::Lost => 0,
         NodeStateName::Failed => 1,
-        NodeStateName::Quarantined => 2,
+        NodeStateName::Quarantined | NodeStateName::Unhealthy | NodeStateName::Excluded => 2,
         NodeStateName::Leaving => 3,
         NodeStateName::Stopping => 4,
         NodeStateName::Preparing => 5,
@@ -299,7 +299,7 @@ fn group(members: Vec<usize>, nodes: &[NodeSnapshot], usual: Option<NodeStateNam
     let lacks_standbys = first.standbys.as_ref().is_some_and(|counts| counts.obstacle.is_some());
     let state = first.state;
     let workers = Some(first.local_world_size).filter(|_| first.group_rank.is_none());
-    let key = (first.group_rank.is_some(), state, &first.reason, &first.standbys, workers);
+    let key = (first.group_rank.is_some(), state, first.why(), &first.standbys, workers);
     NodeGroup {
         key: format!("{key:?}"),
         cells: table::row(&all),

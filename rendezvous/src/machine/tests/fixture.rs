@@ -17,7 +17,7 @@ use crate::{
     message::{
         Admission, Assignment, CheckpointId, EvictReason, FromNode, Guidance, KnownRound, LookPart,
         NodeDescription, NodeReport, NodeState, NoticeKind, Outcome, PROTOCOL_VERSION,
-        RefuseReason, Registration, ToNode, WaitReason, WorkerEnd, WorkerFailure,
+        RefuseReason, Registration, ToNode, Unhealthy, WaitReason, WorkerEnd, WorkerFailure,
     },
     settings::{JobState, Leases, NodeRange, Settings, SharedSettings},
     voter_count::VoterCount,
@@ -43,6 +43,8 @@ pub(super) struct Fixture {
     pub(super) admissions: BTreeMap<String, Admission>,
     /// The journal.
     pub(super) events: Vec<Event>,
+    /// What the nodes report about their machines.
+    pub(super) unhealthy: BTreeMap<String, Unhealthy>,
     /// The last messages to each node about its memory.
     pub(super) memory: BTreeMap<String, MemoryNews>,
 }
@@ -150,6 +152,7 @@ impl Fixture {
             rounds: BTreeMap::new(),
             admissions: BTreeMap::new(),
             events: Vec::new(),
+            unhealthy: BTreeMap::new(),
             memory: BTreeMap::new(),
         }
     }
@@ -194,7 +197,10 @@ impl Fixture {
             },
             restarts_used: admission.map_or(0, |admission| admission.restart_count),
             charged_through: Round(0),
-            report: NodeReport::new(round, state),
+            report: NodeReport {
+                unhealthy: self.unhealthy.get(name).cloned().map(Box::new),
+                ..NodeReport::new(round, state)
+            },
             memory: None,
         }
     }
@@ -245,7 +251,8 @@ impl Fixture {
     ) -> FromNode {
         let round = self.rounds.get(name).copied().unwrap_or_default();
         let failure = failure.map(Box::new);
-        FromNode::NodeReport(NodeReport { failure, ..NodeReport::new(round, state) })
+        let unhealthy = self.unhealthy.get(name).cloned().map(Box::new);
+        FromNode::NodeReport(NodeReport { failure, unhealthy, ..NodeReport::new(round, state) })
     }
 
     pub(super) fn peer(&self, name: &str) -> Peer {

@@ -66,7 +66,7 @@ pub fn row(group: &[&NodeSnapshot]) -> [String; 5] {
 struct RowKind<'a> {
     is_member: bool,
     state: &'static str,
-    reason: Option<&'a str>,
+    why: Option<String>,
     /// The number of standbys that are ready, that import modules, and in all, with the reason why some are missing.
     standbys: Option<(u32, u32, u32, Option<&'a str>)>,
     /// The number of workers of a node that has no ranks for them.
@@ -83,7 +83,7 @@ impl<'a> RowKind<'a> {
         Self {
             is_member,
             state: node.state.name(),
-            reason: node.reason.as_deref(),
+            why: node.why(),
             standbys,
             workers: Some(node.local_world_size).filter(|_| !is_member),
         }
@@ -108,8 +108,8 @@ fn workers(nodes: &[&NodeSnapshot]) -> String {
 /// Returns the state of nodes that are in one row, with the progress report of the first of them that has one.
 fn state(nodes: &[&NodeSnapshot]) -> String {
     let [node, ..] = nodes else { return String::new() };
-    let mut text = match &node.reason {
-        Some(reason) => format!("{}: {reason}", node.state.name()),
+    let mut text = match node.why() {
+        Some(why) => format!("{}: {why}", node.state.name()),
         None => node.state.name().to_owned(),
     };
     let mut reports = nodes.iter().filter_map(|node| Some((node, node.progress.as_deref()?)));

@@ -122,7 +122,7 @@ fn range(snapshot: &Snapshot) -> String {
 
 /// Returns the number of nodes in the round, or of nodes for the next round.
 fn present(snapshot: &Snapshot) -> usize {
-    let is_present = |state| !matches!(state, NodeStateName::Lost | NodeStateName::Quarantined);
+    let is_present = |state: NodeStateName| state != NodeStateName::Lost && !state.is_kept_out();
     let nodes = snapshot.nodes.iter().filter(|node| is_present(node.state));
     match snapshot.phase {
         PhaseName::Recovering | PhaseName::Gathering => nodes.count(),

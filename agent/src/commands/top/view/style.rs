@@ -43,9 +43,11 @@ impl Palette {
     pub(super) fn state(self, state: NodeStateName) -> Style {
         match state {
             NodeStateName::Lost | NodeStateName::Failed => self.fault(),
-            NodeStateName::Quarantined | NodeStateName::Leaving | NodeStateName::Stopping => {
-                self.warning()
-            }
+            NodeStateName::Quarantined
+            | NodeStateName::Unhealthy
+            | NodeStateName::Excluded
+            | NodeStateName::Leaving
+            | NodeStateName::Stopping => self.warning(),
             NodeStateName::Running | NodeStateName::Succeeded => self.good(),
             NodeStateName::Preparing
             | NodeStateName::Joined

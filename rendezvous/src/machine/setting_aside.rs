@@ -1,0 +1,277 @@
+//! Decides which nodes get no place because their machines are unhealthy, or because the user has excluded their hosts.
+//!
+//! 1. A node has a reason (`Unfit`) as long as it reports one, or its host is excluded. Each registration repeats it.
+//! 2. When a round is formed, a node with a reason gets no place, unless
+//!    - too many nodes have the same kind of reason ([`SafetyValve`](crate::safety_valve::SafetyValve)), or
+//!    - the others do not reach MIN. Then as many nodes get one as are needed, first those that need only a reset.
+//!      A node with a GPU that is gone, or with an excluded host, does not help.
+//! 3. A failure on a machine that needs a reset or a replacement is not charged if the job can go on without it.
+//! 4. A job with fixed ranks needs all its nodes, so it sets none aside.
+//!
+//! This is not the quarantine: there, the coordinator counts failures. Here, a check of the node itself ends it.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
+
+use tracing::{info, warn};
+
+use crate::{
+    event::EventKind,
+    group::Group,
+    ids::NodeId,
+    machine::Rendezvous,
+    message::{HealthClass, NodeState, RestartReason},
+    phase::Phase,
+    roster::{RosterNode, Unfit},
+    settings::SharedSettings,
+};
+
+/// The hosts that the user excludes, with reasons.
+pub type ExcludedHosts = BTreeMap<String, String>;
+
+impl Rendezvous {
+    /// Replaces the hosts that get no place.
+    pub fn handle_excluded(&mut self, now: Instant, hosts: ExcludedHosts) {
+        if !self.begin(now) || self.roster.excluded() == &hosts {
+            return;
+        }
+        for id in self.roster.exclude(hosts) {
+            let reason = self.roster.get(&id).and_then(|node| node.excluded.clone());
+            match &reason {
+                Some(reason) => warn!(node = %id, %reason, "host excluded"),
+                None => info!(node = %id, "host is no longer excluded"),
+            }
+            let reason = reason.map(|reason| reason.to_string());
+            self.event_of(None, &id, EventKind::NodeExcluded { reason });
+            self.index_readiness(&id);
+            self.sync(&id);
+        }
+        self.advance(now);
+    }
+
+    /// Decides for all ready nodes with a reason which of them get no place in the next round.
+    pub(super) fn set_aside(&mut self, now: Instant, shared: SharedSettings) {
+        if self.roster.unfit().is_empty() {
+            return;
+        }
+        let aside = match &self.phase {
+            // No round is interrupted for them.
+            Phase::Running(_) => self.roster.unfit().clone(),
+            Phase::Gathering(_) | Phase::Regathering(_) => self.to_set_aside(now, shared),
+            Phase::Recovering(_) | Phase::Closed(_) => return,
+        };
+        for id in self.roster.unfit().clone() {
+            let is_aside = aside.contains(&id);
+            let Some(node) = self.roster.get_mut(&id).filter(|node| node.is_aside != is_aside)
+            else {
+                continue;
+            };
+            node.is_aside = is_aside;
+            self.index_readiness(&id);
+            self.has_news = true;
+        }
+    }
+
+    fn to_set_aside(&self, now: Instant, shared: SharedSettings) -> BTreeSet<NodeId> {
+        let mut aside = BTreeSet::new();
+        let unfit = self.roster.unfit();
+        let fit = self.roster.ready().iter().filter(|id| !unfit.contains(*id)).count();
+        let mut nodes: Vec<(&NodeId, Unfit)> =
+            unfit.iter().filter_map(|id| Some((id, self.roster.get(id)?.unfit()?))).collect();
+        // Those that are set aside stay so, then the worst come first.
+        nodes.sort_by_key(|(id, unfit)| {
+            let is_known = self.valve.has(now, id, &unfit.kind);
+            (Reverse(is_known), Reverse(unfit.class))
+        });
+        let limit = limit(fit, shared);
+        let mut by_kind: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut candidates = fit;
+        for (id, unfit) in &nodes {
+            let further = by_kind.entry(&unfit.kind).or_default();
+            let is_allowed = fit > 0 && self.valve.allows(now, id, &unfit.kind, (limit, *further));
+            if !is_allowed {
+                candidates += 1;
+                continue;
+            }
+            if !self.valve.has(now, id, &unfit.kind) {
+                *further += 1;
+            }
+            aside.insert((*id).clone());
+        }
+        let quarantined = self.roster.quarantined().recallable().len();
+        let missing = (shared.nodes.min() as usize).saturating_sub(candidates + quarantined);
+        let mut helpful: Vec<_> = nodes
+            .iter()
+            .filter(|(id, unfit)| aside.contains(*id) && unfit.class.is_some_and(can_run))
+            .collect();
+        if helpful.len() >= missing {
+            helpful.sort_by_key(|(_, unfit)| unfit.class);
+            for (id, _) in helpful.into_iter().take(missing) {
+                aside.remove(*id);
+            }
+        }
+        aside
+    }
+
+    /// Records which nodes with a reason get a place in the round that begins, and which do not.
+    pub(super) fn record_aside(&mut self, now: Instant) {
+        for id in self.roster.unfit().clone() {
+            let Some(node) = self.roster.get(&id) else { continue };
+            let (Some(unfit), is_aside) = (node.unfit(), node.is_aside) else { continue };
+            if is_aside && !self.valve.has(now, &id, &unfit.kind) {
+                self.valve.note(now, &id, &unfit.kind);
+            }
+            self.show_unhealthy(&id, is_aside);
+        }
+    }
+
+    /// Records that an unhealthy node gets a place or not, unless this is known.
+    fn show_unhealthy(&mut self, id: &NodeId, is_set_aside: bool) {
+        let Some(node) = self.roster.get_mut(id) else { return };
+        let Some(unhealthy) = node.report.unhealthy.clone() else { return };
+        let shown = Some((unhealthy.class, unhealthy.kind, is_set_aside));
+        if node.shown_unhealthy == shown {
+            return;
+        }
+        node.shown_unhealthy = shown;
+        let (class, reason) = (unhealthy.class, unhealthy.reason);
+        if is_set_aside {
+            warn!(node = %id, class = class.name(), %reason, "node is unhealthy: it gets no place");
+        } else {
+            warn!(node = %id, class = class.name(), %reason, "node is unhealthy, but gets a place");
+        }
+        self.event_of(None, id, EventKind::NodeUnhealthy { class, reason, is_set_aside });
+    }
+
+    /// Records that a node is healthy again.
+    pub(super) fn note_health(&mut self, id: &NodeId) {
+        if let Some(node) = self.roster.get_mut(id)
+            && node.report.unhealthy.is_none()
+            && node.shown_unhealthy.take().is_some()
+        {
+            info!(node = %id, "node is healthy again");
+            self.event_of(None, id, EventKind::NodeHealthy);
+        }
+    }
+
+    /// Ends the round if a check that began before it finds that a member's machine must be replaced, and the job can go on
+    /// without it. Returns true then.
+    pub(super) fn end_unhealthy(&mut self, now: Instant, id: &NodeId) -> bool {
+        let Phase::Running(running) = &self.phase else { return false };
+        let Some(node) = self.roster.get(id) else { return false };
+        let runs = matches!(node.report.state, NodeState::Running)
+            && node.report.failure.is_none()
+            && node.report.round == running.group.round;
+        let Some(unhealthy) = node.report.unhealthy.as_deref().filter(|_| runs) else {
+            return false;
+        };
+        let is_new = node.placed_with < Some(unhealthy.class);
+        let has_succeeded = running.group.has_succeeded(id);
+        if unhealthy.class < HealthClass::Replace || !is_new || has_succeeded {
+            return false;
+        }
+        let Some(reason) = self.bad_machine(now, id) else { return false };
+        self.valve_note(now, id);
+        self.restart(now, reason, Some(now), None);
+        true
+    }
+
+    /// Judges the failure of a worker whose machine needs a reset or a replacement: if the job can go on without it, the
+    /// failure is not charged. Returns true then.
+    pub(super) fn set_aside_after_failure(&mut self, now: Instant, id: &NodeId) -> bool {
+        let unhealthy = self.roster.get(id).and_then(|node| node.report.unhealthy.as_deref());
+        let is_free = unhealthy.is_some_and(|unhealthy| can_run(unhealthy.class));
+        let Some(reason) = self.bad_machine(now, id).filter(|_| is_free) else { return false };
+        let Phase::Regathering(regathering) = &mut self.phase else { return false };
+        info!(round = %regathering.group.round, node = %id, "failure not charged: the machine is unhealthy");
+        regathering.reason = reason;
+        regathering.loss = Some(now);
+        self.valve_note(now, id);
+        self.record_free_failure();
+        true
+    }
+
+    /// Returns the reason for a round without this node; `None` if its machine is healthy, or the job cannot go on
+    /// without it.
+    fn bad_machine(&self, now: Instant, id: &NodeId) -> Option<RestartReason> {
+        let node = self.roster.get(id)?;
+        let unhealthy = node.report.unhealthy.as_deref()?;
+        self.can_set_aside(now, id).then(|| RestartReason::BadMachine {
+            host_name: node.description.host_name.clone(),
+            reason: unhealthy.reason.clone(),
+        })
+    }
+
+    /// Returns true if the next round can be formed without this member, which has a reason against it.
+    fn can_set_aside(&self, now: Instant, id: &NodeId) -> bool {
+        let unfit = self.roster.get(id).and_then(RosterNode::unfit);
+        let (Some(shared), Some(unfit)) = (self.settings.shared, unfit) else { return false };
+        let others = self.fit_without(id);
+        let is_enough = others >= shared.nodes.min() as usize && others > 0;
+        is_enough && self.valve.allows(now, id, &unfit.kind, (limit(others, shared), 0))
+    }
+
+    /// Notes that a node will be set aside when the next round is formed.
+    fn valve_note(&mut self, now: Instant, id: &NodeId) {
+        let kind = self.roster.get(id).and_then(RosterNode::unfit).map(|unfit| unfit.kind);
+        if let Some(kind) = kind.filter(|kind| !self.valve.has(now, id, kind)) {
+            self.valve.note(now, id, &kind);
+        }
+    }
+
+    /// Returns the number of other nodes that can take part in the next round, and have no reason against it.
+    pub(super) fn fit_without(&self, id: &NodeId) -> usize {
+        let Some(group) = self.phase.group() else { return 0 };
+        let is_fit = |id: &NodeId| {
+            self.roster.get(id).is_some_and(|node| {
+                node.tally.quarantined_until().is_none() && node.unfit().is_none()
+            })
+        };
+        let members = group
+            .members()
+            .filter(|(other, member)| *other != id && member.state.stays() && is_fit(other));
+        let others = self.roster.ready().iter();
+        let others = others.filter(|other| group.held(other).is_none() && is_fit(other));
+        members.count() + others.count()
+    }
+
+    /// Returns true if a member of the running round is excluded, all ranks can save before it is replaced, and a ready node
+    /// can take its place.
+    pub(super) fn can_replace_excluded(&self, group: &Group) -> bool {
+        let can_save = self.settings.shared.is_some_and(|shared| !shared.notice.is_zero())
+            && self.job_state.training.saved_step.is_some();
+        let is_excluded = |id: &NodeId| {
+            self.roster
+                .get(id)
+                .is_some_and(|node| node.excluded.is_some() && node.report.unhealthy.is_none())
+        };
+        can_save
+            && !self.roster.excluded().is_empty()
+            && !self.roster.ready().is_empty()
+            && group.members().any(|(id, member)| {
+                member.is_held() && is_excluded(id) && self.can_set_aside(self.clock, id)
+            })
+    }
+}
+
+/// Returns the most nodes that one kind of reason sets aside, while this number of nodes has no reason.
+fn limit(fit: usize, shared: SharedSettings) -> usize {
+    let (min, max) = (shared.nodes.min() as usize, shared.nodes.max() as usize);
+    let has_spare = fit >= max;
+    match max - min {
+        _ if shared.fixed_ranks => 0,
+        0 => usize::from(has_spare),
+        places => places,
+    }
+}
+
+/// Returns true if workers can run on such a machine, perhaps.
+fn can_run(class: HealthClass) -> bool {
+    match class {
+        HealthClass::Reset | HealthClass::Replace => true,
+        HealthClass::Gone => false,
+    }
+}
