@@ -215,8 +215,11 @@ pub enum EventKind {
         /// The number of the round's other failures.
         others: u32,
     },
-    /// A failure was not charged, because a member was lost at the same time.
-    FailureNotCharged,
+    /// A failure was not charged.
+    FailureNotCharged {
+        /// The reason.
+        reason: FreeReason,
+    },
     /// A notice was given, and all ranks may save. A further notice before the end of the phase has the same
     /// number.
     NoticeGiven {
@@ -340,7 +343,7 @@ impl EventKind {
             Self::RestartCost(_) => "restart_cost",
             Self::WorkerFailed { .. } => "worker_failed",
             Self::FailureCharged { .. } => "failure_charged",
-            Self::FailureNotCharged => "failure_not_charged",
+            Self::FailureNotCharged { .. } => "failure_not_charged",
             Self::NoticeGiven { .. } => "notice_given",
             Self::NoticeOver { .. } => "notice_over",
             Self::NodeLost { .. } => "node_lost",
@@ -390,6 +393,20 @@ impl StrikeReason {
             Self::Script => "the script has refused it",
         }
     }
+}
+
+/// The reason why a failure is not charged.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FreeReason {
+    /// A member was lost at the same time.
+    MemberLost,
+    /// A standby did not fit the script.
+    StandbyUnfit,
+    /// The checkpoint in memory with which the round began cannot be used.
+    MemoryUnusable,
+    /// The machine is unhealthy, and the job goes on without it.
+    BadMachine,
 }
 
 /// The cause of a restart, by which restarts are summed.

@@ -85,7 +85,7 @@ impl Replay {
             | EventKind::FirstProgress { .. }
             | EventKind::RestartCost(_)
             | EventKind::WorkerFailed { .. }
-            | EventKind::FailureNotCharged
+            | EventKind::FailureNotCharged { .. }
             | EventKind::NoticeGiven { .. }
             | EventKind::NoticeOver { .. }
             | EventKind::StallExplained { .. }

@@ -18,7 +18,7 @@ use std::{
 use tracing::{info, warn};
 
 use crate::{
-    event::EventKind,
+    event::{EventKind, FreeReason},
     group::GroupMember,
     ids::{GroupRank, NodeId, RoundId},
     limits::EARLY,
@@ -129,7 +129,7 @@ impl Rendezvous {
             && regathering.verdict.take_if(|verdict| !verdict.awaited.is_empty()).is_some()
         {
             info!(round = %regathering.group.round, "failure not charged: a member was lost");
-            self.record_free_failure();
+            self.record_free_failure(FreeReason::MemberLost);
         }
     }
 
@@ -162,7 +162,7 @@ impl Rendezvous {
         };
         if matches!(failure.end, WorkerEnd::StandbyUnfit(_)) {
             info!(%round, node = %id, "failure not charged: a standby did not fit the script");
-            self.record_free_failure();
+            self.record_free_failure(FreeReason::StandbyUnfit);
             return false;
         }
         if !failure.is_final && self.set_aside_after_failure(now, &id) {

@@ -9,7 +9,8 @@ use crate::{
     account::{Pauses, TimeAccount, TimeState, TimeTotals},
     effect::Effect,
     event::{
-        Event, EventId, EventKind, EventNode, RestartCause, RestartCost, RestartStages, RestartSum,
+        Event, EventId, EventKind, EventNode, FreeReason, RestartCause, RestartCost, RestartStages,
+        RestartSum,
     },
     ids::NodeId,
     limits::FURTHER_FAILURES_MAX,
@@ -182,8 +183,8 @@ impl Rendezvous {
     }
 
     /// Records that the failure which ended the round is not charged.
-    pub(super) fn record_free_failure(&mut self) {
-        self.event(self.journal.began, None, EventKind::FailureNotCharged);
+    pub(super) fn record_free_failure(&mut self, reason: FreeReason) {
+        self.event(self.journal.began, None, EventKind::FailureNotCharged { reason });
     }
 
     /// Returns the event of the failure on `id`.

@@ -12,7 +12,7 @@ use std::time::Instant;
 use tracing::{info, warn};
 
 use crate::{
-    event::{EventKind, StrikeReason},
+    event::{EventKind, FreeReason, StrikeReason},
     ids::{NodeId, Round, RoundId},
     limits::HOST_TALLIES_MAX,
     machine::Rendezvous,
@@ -77,7 +77,7 @@ impl Rendezvous {
             && regathering.verdict.take().is_some()
         {
             info!(node = %id, "failure not charged: the checkpoint in memory cannot be used");
-            self.record_free_failure();
+            self.record_free_failure(FreeReason::MemoryUnusable);
         }
     }
 

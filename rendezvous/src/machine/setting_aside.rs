@@ -19,7 +19,7 @@ use std::{
 use tracing::{info, warn};
 
 use crate::{
-    event::EventKind,
+    event::{EventKind, FreeReason},
     group::Group,
     ids::NodeId,
     machine::Rendezvous,
@@ -190,7 +190,7 @@ impl Rendezvous {
         regathering.reason = reason;
         regathering.loss = Some(now);
         self.valve_note(now, id);
-        self.record_free_failure();
+        self.record_free_failure(FreeReason::BadMachine);
         true
     }
 

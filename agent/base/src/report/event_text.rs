@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ragent_rendezvous::{
-    event::{Event, EventKind, RestartCause, RestartCost},
+    event::{Event, EventKind, FreeReason, RestartCause, RestartCost},
     message::Notice,
     snapshot::size,
 };
@@ -116,8 +116,16 @@ pub fn sentence(event: &Event) -> String {
                 "the failure on {host}{others} is charged: {restarts_used} of {max_restarts} restarts"
             )
         }
-        EventKind::FailureNotCharged => {
-            "the failure is not charged: a member was lost at the same time".to_owned()
+        EventKind::FailureNotCharged { reason } => {
+            let why = match reason {
+                FreeReason::MemberLost => "a member was lost at the same time",
+                FreeReason::StandbyUnfit => "a standby did not fit the script",
+                FreeReason::MemoryUnusable => "a checkpoint in memory could not be used",
+                FreeReason::BadMachine => {
+                    "the machine is unhealthy, and the job goes on without it"
+                }
+            };
+            format!("the failure is not charged: {why}")
         }
         EventKind::NoticeGiven { notice, about, hosts, source, left_ms } => notice_given(&Notice {
             number: *notice,

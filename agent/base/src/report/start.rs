@@ -389,7 +389,7 @@ mod tests {
     #[test]
     fn block_is_bounded() {
         let now = clock::now();
-        let states = NodeStateName::ALL.map(|state| (state, 909));
+        let states = NodeStateName::ALL.map(|state| (state, 769));
         let mut facts = facts(&states, &"a long reason ".repeat(100));
         facts.standbys = (7_000, 500, 80_000);
         let start = start((9_998, 9_999), registered(Some((facts, now))), now);
@@ -399,11 +399,12 @@ mod tests {
             assert!(lines.iter().all(|line| width(line) < columns), "{lines:#?}");
         }
         let lines = start.lines(120, now + SECOND);
-        assert_eq!(lines[1], "  ready       909 nodes: n[909-1817]");
-        assert_eq!(lines[2], "  lost        909 nodes: n[9090-9998]");
-        let others = "909 preparing, 2727 stopping, 909 quarantined, 1818 waiting, 1818 running";
+        assert_eq!(lines[1], "  ready       769 nodes: n[769-1537]");
+        assert_eq!(lines[2], "  lost        769 nodes: n[9228-9996]");
+        let others = "769 preparing, 2307 stopping, 769 quarantined, 769 unhealthy, 769 excluded, 1538 waiting, \
+                      1538 running";
         assert_eq!(lines[3], format!("  others      {others}"));
-        let missing = "2726 of at least 9998, 2727 of at most 9999 nodes";
+        let missing = "3846 of at least 9998, 3847 of at most 9999 nodes";
         assert_eq!(lines[4], format!("  missing     {missing}"));
         let standbys = "7000 of 80000 ready, 500 importing modules";
         assert_eq!(lines[7], format!("  standbys    {standbys}"));

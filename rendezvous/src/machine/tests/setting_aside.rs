@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::fixture::{Did, Fixture, SECOND, ready};
 use crate::{
-    event::EventKind,
+    event::{EventKind, FreeReason},
     limits::SET_ASIDE_TIME,
     message::{HealthClass, JobResult, NodeState, Unhealthy, WaitReason},
     snapshot::NodeStateName,
@@ -79,9 +79,10 @@ fn spare_takes_the_place_of_a_bad_machine() {
             ]),
             "{did:?}"
         );
+        let free = EventKind::FailureNotCharged { reason: FreeReason::BadMachine };
         assert_eq!(t.shown(), [("b".to_owned(), true)]);
         assert_eq!(t.state_of("b"), NodeStateName::Unhealthy);
-        assert!(t.events.iter().any(|event| event.kind == EventKind::FailureNotCharged));
+        assert!(t.events.iter().any(|event| event.kind == free));
         t.unhealthy.clear();
         assert_eq!(t.back("b"), [Did::Wait("b", WaitReason::Spare)]);
         assert!(t.events.iter().any(|event| event.kind == EventKind::NodeHealthy));

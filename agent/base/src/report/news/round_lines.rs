@@ -26,6 +26,8 @@ pub struct RoundLines {
     is_first: bool,
     /// The reason why the last round has ended.
     reason: Option<String>,
+    /// True if it was the failure of a worker.
+    is_failure: bool,
     /// The number of restarts at the last admission.
     restarts: Option<u32>,
 }
@@ -39,6 +41,7 @@ impl RoundLines {
             is_first_only,
             is_first: false,
             reason: None,
+            is_failure: false,
             restarts: None,
         }
     }
@@ -84,6 +87,7 @@ impl RoundLines {
                 None
             }
             News::Restarting(round, reason) => {
+                self.is_failure = matches!(reason, RestartReason::WorkerFailed { .. });
                 let reason = news::restarting(reason);
                 let text = format!("round {} ended: {reason}", round.round);
                 self.ended(reason, text)
@@ -95,6 +99,7 @@ impl RoundLines {
             }
             News::WorkerFailed(failure) | News::Cause(failure) => {
                 let end = news::ended(&failure.end);
+                self.is_failure = true;
                 self.reason =
                     Some(format!("rank {} on {} {end}", failure.global_rank, failure.host_name));
                 None
@@ -129,10 +134,11 @@ impl RoundLines {
     }
 
     fn admitted(&mut self, admission: &Admission) -> Option<String> {
-        let reason = self.reason.take();
+        let (reason, is_failure) = (self.reason.take(), std::mem::take(&mut self.is_failure));
         let before = self.restarts.replace(admission.restart_count);
         // A node that joins did not see the restarts before.
         let is_charged = before.is_some_and(|before| before < admission.restart_count);
+        let is_free = is_failure && before.is_some() && !is_charged;
         self.is_first = admission.group_rank.0 == 0;
         if !self.is_shown(admission.group_rank) || !self.has_several_nodes() && reason.is_none() {
             return None;
@@ -155,7 +161,8 @@ impl RoundLines {
             line.push_str(&restarts);
         }
         if let Some(reason) = reason {
-            line.push_str(&format!(" ({reason})"));
+            let charge = if is_free { "; not charged" } else { "" };
+            line.push_str(&format!(" ({reason}{charge})"));
         }
         Some(line)
     }
