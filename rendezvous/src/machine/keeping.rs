@@ -220,7 +220,8 @@ impl Rendezvous {
         self.has_guidance |= is_off;
     }
 
-    /// Returns the buddy and the ward of each node. A buddy without an address can keep nothing.
+    /// Returns the buddy and the ward of each node. A buddy without an address can keep nothing, and one whose machine
+    /// is unhealthy should not.
     fn pairs(&self, table: &Table, has_reports: bool) -> Vec<Pair> {
         let copies = self.settings.shared.map_or(0, |shared| shared.memory_copies);
         if copies == 0 || !has_reports {
@@ -239,6 +240,7 @@ impl Rendezvous {
         for (rank, buddy) in (0..).map(GroupRank).zip(buddies) {
             let Some(buddy) = buddy.map(|buddy| buddy.0 as usize) else { continue };
             let keeper = members.get(buddy).and_then(|ranks| self.roster.get(&ranks.node.node_id));
+            let keeper = keeper.filter(|node| !node.is_unfit());
             let address = keeper.and_then(|node| node.memory.as_ref()?.address.clone());
             if address.is_none() {
                 continue;

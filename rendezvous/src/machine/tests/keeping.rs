@@ -11,8 +11,8 @@ use crate::{
     ids::{GlobalRank, GroupRank},
     memory::fixture::{alone, checkpoint, part, replicated},
     message::{
-        CheckpointId, FromNode, MemoryKind, MemoryReport, NodeNotice, NodeReport, NodeState, Part,
-        PartPlace, UnusableReason, WorkerFailure,
+        CheckpointId, FromNode, HealthClass, MemoryKind, MemoryReport, NodeNotice, NodeReport,
+        NodeState, Part, PartPlace, Unhealthy, UnusableReason, WorkerFailure,
     },
     snapshot::MemoryStatus,
 };
@@ -146,6 +146,20 @@ fn worker_dies() {
     let before = t.admissions["a"].clone();
     t.register("a", NodeState::Running);
     assert_eq!(t.admissions["a"], before);
+}
+
+/// A node whose machine is unhealthy keeps no copies of others. It has a buddy itself.
+#[test]
+fn unhealthy_node_is_nobodys_buddy() {
+    let mut t = running(2, 2, &["a", "b"]);
+    let (class, kind) = (HealthClass::Replace, "xid_79".to_owned());
+    t.unhealthy.insert("b".to_owned(), Unhealthy { class, kind, reason: "bad".to_owned() });
+    t.fail_both();
+    let pair =
+        |t: &Fixture, name: &str| (t.admissions[name].buddy.clone(), t.admissions[name].ward);
+    assert_eq!(t.admissions["a"].round.round.0, 2);
+    assert_eq!(pair(&t, "a"), (None, Some(GroupRank(1))));
+    assert_eq!(pair(&t, "b"), (Some("a:1".to_owned()), None));
 }
 
 /// A spare that takes the place of a lost node fetches its part from the buddy. It keeps what it may have to give.
