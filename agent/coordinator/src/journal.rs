@@ -241,6 +241,7 @@ mod tests {
             local_rank: LocalRank(3),
             pid: 8621,
             end: WorkerEnd::Signaled(9),
+            oom: None,
         };
         record(&mut journal, 117, EventKind::WorkersStarted);
         record(&mut journal, 118, failed);

@@ -388,11 +388,12 @@ impl From<RestartReason> for restart::Reason {
                 let unusable = Some(unusable.into());
                 Self::MemoryUnusable(restart::MemoryUnusableOn { host_name, unusable })
             }
-            RestartReason::WorkerFailed { host_name, global_rank, end } => {
+            RestartReason::WorkerFailed { host_name, global_rank, end, oom } => {
                 Self::WorkerFailed(restart::WorkerFailed {
                     host_name,
                     global_rank: global_rank.0,
                     end: Some(end.into()),
+                    oom: oom.map_or(v1::OomKill::Unspecified, Into::into).into(),
                 })
             }
         }
@@ -438,6 +439,8 @@ impl TryFrom<restart::Reason> for RestartReason {
                 }
             }
             Reason::WorkerFailed(failed) => Self::WorkerFailed {
+                // A name that only a later build has is unknown here.
+                oom: failed.oom().try_into().ok(),
                 host_name: name(failed.host_name, "restart.host_name")?,
                 global_rank: GlobalRank(failed.global_rank),
                 end: required(failed.end, "restart.end")?.try_into()?,

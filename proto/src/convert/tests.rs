@@ -320,7 +320,11 @@ fn assignments() -> Vec<Assignment> {
     }));
     restarts.extend(ends().map(|end| {
         let (host_name, global_rank) = (host_name.clone(), GlobalRank(5));
-        RestartReason::WorkerFailed { host_name, global_rank, end }
+        RestartReason::WorkerFailed { host_name, global_rank, end, oom: None }
+    }));
+    restarts.extend([OomKill::Probable, OomKill::Certain].map(|oom| {
+        let (host_name, end) = (host_name.clone(), WorkerEnd::Signaled(9));
+        RestartReason::WorkerFailed { host_name, global_rank: GlobalRank(5), end, oom: Some(oom) }
     }));
     let admission = Admission {
         round: round(),

@@ -40,6 +40,7 @@ impl Rendezvous {
             host_name: node.description.host_name.clone(),
             global_rank: failure.global_rank,
             end: failure.end.clone(),
+            oom: failure.oom,
         };
         let Some(group) = self.phase.group() else {
             return;

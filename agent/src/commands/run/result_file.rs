@@ -71,7 +71,7 @@ impl<'a> From<&'a WorkerFailure> for Failure<'a> {
             global_rank: failure.global_rank.0,
             local_rank: failure.local_rank.0,
             pid: failure.pid,
-            ended: news::ended(&failure.end),
+            ended: news::failed(&failure.end, failure.oom),
             exit_code,
             signal,
             error_file: failure.error_file.as_deref(),

@@ -253,6 +253,7 @@ fn restart_has_a_reason() {
         host_name: "b".to_owned(),
         global_rank: GlobalRank(0),
         end: WorkerEnd::Exited(1),
+        oom: None,
     };
     let round = t.rounds["a"];
     let restart = ToNode::Assignment(Assignment::Restart { round, reason, complete_step: None });

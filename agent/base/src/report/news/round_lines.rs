@@ -94,7 +94,7 @@ impl RoundLines {
                 None
             }
             News::WorkerFailed(failure) | News::Cause(failure) => {
-                let end = news::ended(&failure.end);
+                let end = news::failed(&failure.end, failure.oom);
                 self.reason =
                     Some(format!("rank {} on {} {end}", failure.global_rank, failure.host_name));
                 None
@@ -237,6 +237,7 @@ mod tests {
             host_name: "node-b".to_owned(),
             global_rank: GlobalRank(5),
             end: WorkerEnd::Exited(1),
+            oom: None,
         };
         News::Restarting(round(1), reason)
     }

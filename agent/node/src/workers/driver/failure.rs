@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use nix::sys::signal::Signal;
 use ragent_base::{
     output::logs::WorkerFolder,
-    sys::{clock, memory},
+    sys::{clock, memory::OomKills},
 };
 use ragent_core::supervisor::{GroupEnd, is_before_stop};
 use ragent_rendezvous::{
@@ -39,8 +39,10 @@ impl WorkersDriver {
         };
         let is_final =
             matches!(&end, WorkerEnd::Exited(code) if self.spec.final_codes.contains(code));
-        let is_killed = end == WorkerEnd::Signaled(Signal::SIGKILL as i32);
-        let oom = (is_killed && memory::oom_kills() > group.oom_kills).then_some(OomKill::Probable);
+        let is_killed =
+            end == WorkerEnd::Signaled(Signal::SIGKILL as i32) && !worker.is_killed_here;
+        let workers = self.spec.environment.local_world_size;
+        let oom = is_killed.then(|| oom_kill(group.oom_kills, OomKills::read(), workers)).flatten();
         WorkerFailure {
             host_name: self.spec.host_name.clone(),
             round: group.admission.round,
@@ -92,6 +94,22 @@ impl WorkersDriver {
     }
 }
 
+/// Returns the certainty with which the kernel has killed a worker for lack of memory, if SIGKILL has ended it and not this agent has sent
+/// that. `before` was read at the start of the round.
+fn oom_kill(before: OomKills, now: OomKills, workers: u32) -> Option<OomKill> {
+    let has_grown = |before: Option<u64>, now: Option<u64>| {
+        before.zip(now).is_some_and(|(before, now)| now > before)
+    };
+    match now.cgroup {
+        // Of the processes in the cgroup, the kernel may have killed another worker.
+        Some(_) if has_grown(before.cgroup, now.cgroup) => {
+            Some(if workers == 1 { OomKill::Certain } else { OomKill::Probable })
+        }
+        Some(_) => None,
+        None => has_grown(before.machine, now.machine).then_some(OomKill::Probable),
+    }
+}
+
 /// Returns the worker with the oldest error file, and the file's age at `wall_now`. Returns `None` if there is no such file, or if the disk
 /// does not answer in time.
 async fn oldest_error_file(
@@ -112,4 +130,29 @@ async fn oldest_error_file(
 async fn read_message(path: PathBuf) -> Option<String> {
     let reading = spawn_blocking(move || error_file::message(&path));
     timeout(limits::FAILURE_OUTPUT_TIMEOUT, reading).await.ok()?.ok().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A killed worker was killed by the kernel if the kernel has killed a process since the start of the round: certainly if
+    /// the cgroup has no other worker, else probably.
+    #[test]
+    fn kills_of_the_kernel() {
+        let of = |cgroup, machine| OomKills { cgroup, machine };
+        for (before, now, workers, expected) in [
+            (of(Some(1), Some(5)), of(Some(2), Some(6)), 1, Some(OomKill::Certain)),
+            (of(Some(1), Some(5)), of(Some(2), Some(6)), 8, Some(OomKill::Probable)),
+            // Processes of others.
+            (of(Some(1), Some(5)), of(Some(1), Some(6)), 1, None),
+            (of(None, Some(5)), of(None, Some(6)), 1, Some(OomKill::Probable)),
+            (of(None, Some(5)), of(None, Some(5)), 1, None),
+            // The system did not report it at first.
+            (of(None, None), of(Some(2), Some(6)), 1, None),
+            (of(None, None), of(None, Some(6)), 1, None),
+        ] {
+            assert_eq!(oom_kill(before, now, workers), expected, "{before:?} {now:?} {workers}");
+        }
+    }
 }

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Instant};
 use ragent_base::{
     output::{lines::Choice, logs::WorkerFolder, tail::SharedTail},
     spec::StepFinder,
+    sys::memory::OomKills,
 };
 use ragent_core::{
     hang::HangWatch, keeper_watch::KeeperWatch, saves::SaveWatch, signal::Signal, steps::StepWatch,
@@ -35,8 +36,8 @@ pub(super) struct WorkerGroup {
     pub(super) stopped_watch: Option<StoppedWatch>,
     /// True while its state is read.
     pub(super) is_reading_state: bool,
-    /// The number of processes that the kernel had killed for lack of memory when the round began.
-    pub(super) oom_kills: Option<u64>,
+    /// The processes that the kernel had killed for lack of memory when the round began.
+    pub(super) oom_kills: OomKills,
     pub(super) keeper: KeeperWatch,
     /// The time at which the group began to stop.
     pub(super) stopped: Option<Instant>,
@@ -63,6 +64,8 @@ pub(super) struct Worker {
     pub(super) finder: Option<StepFinder>,
     /// The last status line that the worker sent.
     pub(super) status: Option<String>,
+    /// True if this agent has sent it SIGKILL, because its timer has expired.
+    pub(super) is_killed_here: bool,
     /// The file with the worker's stack, if it hung.
     pub(super) stack: Option<PathBuf>,
 }

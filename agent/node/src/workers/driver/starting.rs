@@ -8,7 +8,7 @@ use ragent_base::{
     spec::{
         FLIGHT_RECORDER_FILE, RAS_ADDRESS, RasAddress, StepFinder, Stream, WORKER_SERVER_SOCKET,
     },
-    sys::{clock, memory},
+    sys::{clock, memory::OomKills},
 };
 use ragent_core::{
     hang::HangWatch,
@@ -58,7 +58,7 @@ impl WorkersDriver {
             workers,
             choices,
             hang: None,
-            oom_kills: memory::oom_kills(),
+            oom_kills: OomKills::read(),
             steps: StepWatch::default(),
             saves: SaveWatch::new(size),
             has_ignored_save: false,
