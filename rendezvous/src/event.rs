@@ -208,6 +208,9 @@ pub enum EventKind {
         /// Set if the kernel has probably killed it for lack of memory.
         #[serde(skip_serializing_if = "Option::is_none")]
         oom: Option<OomKill>,
+        /// The reports of the node's hardware since the round began, as lines.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        hardware: Vec<String>,
     },
     /// A failure was charged to the job.
     FailureCharged {

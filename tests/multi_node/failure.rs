@@ -4,7 +4,7 @@ use nix::sys::signal::Signal;
 
 use crate::{
     job::{Job, hosting, numbers, workers},
-    support::Sandbox,
+    support::{Gpus, Sandbox},
 };
 
 /// The failure that ends the job is reported on every node in the same words.
@@ -26,6 +26,33 @@ fn every_node_prints_the_same_report() {
         assert!(host.report().contains(part), "no `{part}` in:\n{}", host.report());
     }
     sandbox.assert_nothing_left();
+}
+
+/// What the GPUs of one node have reported is named on every node: in the reason of the restart, and first in the report.
+#[test]
+fn error_of_a_gpu_is_named_on_every_node() {
+    let sandbox = Sandbox::with_standbys();
+    let Some(mut gpus) = Gpus::new(&sandbox) else { return };
+    let orders = [0, 1].map(|rank| sandbox.orders(rank));
+    let job = Job::new(&sandbox, "--nnodes 2 --max-restarts 1");
+    let mut host = job.host("--no-python obey.sh");
+    let mut guest = gpus.belong_to(job.agent("--no-python obey.sh")).start();
+    workers([&mut host, &mut guest]);
+    let text = "GPU 1 reported XID 79 (fell off the bus)";
+    for is_last in [false, true] {
+        gpus.fail(1, 79);
+        guest.logs(&format!("WARN {text}"));
+        orders[1].give("exit 7");
+        if !is_last {
+            let line = host.logs("round has ended; stopping workers");
+            assert!(line.contains(&format!("exited with code 7; {text} ")), "{line}");
+            workers([&mut host, &mut guest]);
+        }
+    }
+    let (host, guest) = (host.end(), guest.end());
+    assert_eq!(host.report(), guest.report());
+    let first = "Root cause (first observed failure):\n  hardware  : ";
+    assert!(host.report().contains(&format!("{first}{text} ")), "{}", host.report());
 }
 
 /// After a listed exit code the job closes on every node, even with restarts left. After other codes it restarts.

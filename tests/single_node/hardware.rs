@@ -1,6 +1,6 @@
 //! Tests that a failure is named together with what the machine has reported.
 
-use crate::support::{Cgroup, Sandbox};
+use crate::support::{Cgroup, Gpus, Sandbox};
 
 /// A worker that takes more memory than its cgroup has.
 const HUNGRY: &str = "exec python3 -c 'taken = bytearray(1 << 30)'";
@@ -44,4 +44,71 @@ fn other_kills_are_not_named_so() {
     let end = agent.end();
     end.assert_code(1);
     assert!(end.stderr.contains("rank 0 failed in round 1: killed by SIGKILL"), "{}", end.stderr);
+}
+
+/// A failure is named together with the error that a GPU has reported before, in the log, on the first line of the report, and in the
+/// file of `--report`.
+#[test]
+fn error_of_a_gpu_is_named() {
+    let sandbox = Sandbox::new();
+    let Some(mut gpus) = Gpus::new(&sandbox) else { return };
+    let orders = sandbox.orders(0);
+    let start = sandbox.ragent("--report end.json --no-python obey.sh").default_lines();
+    let mut agent = gpus.belong_to(start).start();
+    agent.worker();
+    gpus.fail(1, 79);
+    let text = "GPU 1 reported XID 79 (fell off the bus)";
+    agent.logs(&format!("warning: {text}"));
+    orders.give("exit 3");
+    let line = agent.logs("rank 0 failed in round 1");
+    assert!(line.contains(&format!(": exited with code 3; {text} ")), "{line}");
+    assert!(line.contains(" s before (local rank 0"), "{line}");
+    let end = agent.end();
+    end.assert_code(1);
+    let first = "Root cause (first observed failure):\n  hardware  : ";
+    assert!(end.stderr.contains(&format!("{first}{text} ")), "{}", end.stderr);
+    let report = std::fs::read_to_string(sandbox.path("end.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    let line = report["first_failure"]["hardware"][0].as_str().unwrap();
+    assert!(line.starts_with(text), "{report}");
+}
+
+/// A change that the driver announces is read and named. An error of a GPU that workers do not see is not.
+#[test]
+fn only_own_gpus_are_named() {
+    let sandbox = Sandbox::new();
+    let Some(mut gpus) = Gpus::new(&sandbox) else { return };
+    let orders = sandbox.orders(0);
+    let start = sandbox.ragent("--no-python obey.sh").default_lines();
+    let mut agent = gpus.belong_to(start).env("CUDA_VISIBLE_DEVICES", "1").start();
+    agent.worker();
+    gpus.fail(0, 79);
+    gpus.change(1, 230, 2);
+    let text = "GPU 1 asked for a restart of the machine";
+    agent.logs(&format!("warning: {text}"));
+    orders.give("exit 3");
+    let end = agent.end();
+    end.assert_code(1);
+    assert!(end.stderr.contains(&format!("  hardware  : {text} ")), "{}", end.stderr);
+    assert!(!end.stderr.contains("XID 79"), "{}", end.stderr);
+}
+
+/// A round that begins later gets nothing of what was reported before.
+#[test]
+fn earlier_errors_are_not_named() {
+    let sandbox = Sandbox::new();
+    let Some(mut gpus) = Gpus::new(&sandbox) else { return };
+    let orders = sandbox.orders(0);
+    let start = sandbox.ragent("--max-restarts 1 --no-python obey.sh").default_lines();
+    let mut agent = gpus.belong_to(start).start();
+    agent.worker();
+    gpus.fail(0, 119);
+    agent.logs("warning: GPU 0 reported XID 119 (GSP RPC time-out)");
+    orders.give("exit 3");
+    agent.logs("round 2: 1 node");
+    assert_eq!(agent.worker().number("restart"), 1);
+    orders.give("exit 3");
+    let end = agent.end();
+    end.assert_code(1);
+    assert!(!end.stderr.contains("  hardware  :"), "{}", end.stderr);
 }

@@ -242,6 +242,7 @@ mod tests {
             pid: 8621,
             end: WorkerEnd::Signaled(9),
             oom: None,
+            hardware: Vec::new(),
         };
         record(&mut journal, 117, EventKind::WorkersStarted);
         record(&mut journal, 118, failed);

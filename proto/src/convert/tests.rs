@@ -320,11 +320,13 @@ fn assignments() -> Vec<Assignment> {
     }));
     restarts.extend(ends().map(|end| {
         let (host_name, global_rank) = (host_name.clone(), GlobalRank(5));
-        RestartReason::WorkerFailed { host_name, global_rank, end, oom: None }
+        RestartReason::WorkerFailed { host_name, global_rank, end, oom: None, hardware: Vec::new() }
     }));
     restarts.extend([OomKill::Probable, OomKill::Certain].map(|oom| {
         let (host_name, end) = (host_name.clone(), WorkerEnd::Signaled(9));
-        RestartReason::WorkerFailed { host_name, global_rank: GlobalRank(5), end, oom: Some(oom) }
+        let hardware = vec!["x".repeat(LINE_MAX); HARDWARE_FACTS_MAX];
+        let (global_rank, oom) = (GlobalRank(5), Some(oom));
+        RestartReason::WorkerFailed { host_name, global_rank, end, oom, hardware }
     }));
     let admission = Admission {
         round: round(),

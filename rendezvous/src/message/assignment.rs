@@ -167,6 +167,8 @@ pub enum RestartReason {
         end: WorkerEnd,
         /// Set if the kernel has probably killed it for lack of memory.
         oom: Option<OomKill>,
+        /// The reports of the node's hardware, as lines; at most [`HARDWARE_FACTS_MAX`](super::HARDWARE_FACTS_MAX).
+        hardware: Vec<String>,
     },
 }
 

@@ -55,6 +55,16 @@ pub struct HardwareFact {
     pub age: Duration,
 }
 
+/// Returns a time in one unit, such as `0.4 s` or `12 min`.
+pub fn time_text(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0..60 => format!("{:.1} s", time.as_secs_f64()),
+        60..3600 => format!("{} min", seconds / 60),
+        _ => format!("{} h", seconds / 3600),
+    }
+}
+
 /// The certainty with which the kernel killed a worker for lack of memory.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]

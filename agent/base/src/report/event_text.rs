@@ -104,8 +104,8 @@ pub fn sentence(event: &Event) -> String {
         }
         EventKind::MemoryOff { reason } => format!("checkpoints in memory are off: {reason}"),
         EventKind::RestartCost(cost) => cost_sentence(cost),
-        EventKind::WorkerFailed { rank, end, oom, .. } => {
-            format!("rank {rank} on {host} {}", failed(end, *oom))
+        EventKind::WorkerFailed { rank, end, oom, hardware, .. } => {
+            format!("rank {rank} on {host} {}", failed(end, *oom, hardware))
         }
         EventKind::FailureCharged { restarts_used, max_restarts, others } => {
             let others = match others {

@@ -94,7 +94,7 @@ pub fn log(news: &News, is_repeated: bool) {
             info!(round = %failure.round, rank = failure.global_rank.0, "{}", ended(&failure.end));
         }
         News::WorkerFailed(failure) => {
-            let end = failed(&failure.end, failure.oom);
+            let end = failed(&failure.end, failure.oom, &failure.hardware_lines());
             error!(
                 target: RECORD,
                 round = %failure.round,
@@ -163,8 +163,18 @@ pub fn ended(end: &WorkerEnd) -> String {
     }
 }
 
-/// Describes how a worker ended that has failed.
-pub fn failed(end: &WorkerEnd, oom: Option<OomKill>) -> String {
+/// Describes how a worker ended that has failed, with the first report of its node's hardware.
+pub fn failed(end: &WorkerEnd, oom: Option<OomKill>, hardware: &[String]) -> String {
+    let end = killed(end, oom);
+    match hardware {
+        [] => end,
+        [only] => format!("{end}; {only}"),
+        [first, others @ ..] => format!("{end}; {first} (and {} more)", others.len()),
+    }
+}
+
+/// Describes how a worker ended, perhaps by the kernel.
+pub(crate) fn killed(end: &WorkerEnd, oom: Option<OomKill>) -> String {
     match oom {
         Some(OomKill::Certain) => "killed by the kernel for lack of memory (SIGKILL)".to_owned(),
         Some(OomKill::Probable) => {
@@ -242,8 +252,8 @@ pub fn restarting(reason: &RestartReason) -> String {
         RestartReason::MemoryUnusable { host_name, unusable } => {
             memory_unusable(host_name, unusable)
         }
-        RestartReason::WorkerFailed { host_name, global_rank, end, oom } => {
-            format!("rank {global_rank} on {host_name} {}", failed(end, *oom))
+        RestartReason::WorkerFailed { host_name, global_rank, end, oom, hardware } => {
+            format!("rank {global_rank} on {host_name} {}", failed(end, *oom, hardware))
         }
     }
 }

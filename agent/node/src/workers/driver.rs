@@ -42,6 +42,7 @@ use self::{
 };
 use super::{
     health::{
+        hardware::HardwareWatch,
         held_gpus::{HeldGpus, gpus_open_in},
         timers::HealthTimers,
         worker_reports::ReportSockets,
@@ -67,8 +68,10 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
     let drains = Drains::default();
     let keeper = KeeperLink::start(drains.clone(), reports.clone())?;
     let standbys = HeldStandbys::prepare(&spec);
+    let hardware = HardwareWatch::new(Arc::clone(&spec.measures));
     let driver = WorkersDriver {
         memory_folder: None,
+        hardware,
         spec,
         standbys,
         keeper: Some(keeper),
@@ -115,6 +118,7 @@ struct WorkersDriver {
     /// Notified of output that may contain training steps.
     output: Arc<Notify>,
     gpus: Arc<HeldGpus>,
+    hardware: HardwareWatch,
     background: mpsc::Sender<(RoundId, Done)>,
 }
 
@@ -293,6 +297,10 @@ impl WorkersDriver {
             }
             match effect {
                 Effect::Failed(local_rank, end) => {
+                    let reading = self.hardware.start_reading();
+                    if let Some(group) = &mut self.group {
+                        group.hardware_reading = reading;
+                    }
                     let failure = self.failure(local_rank, end).await;
                     self.record_failed(&failure);
                     self.pass_last_reports_on().await;
@@ -317,9 +325,11 @@ impl WorkersDriver {
                 }
                 Effect::Finish(end) => {
                     self.report_cause(end).await;
+                    self.report_hardware().await;
                     self.record_finished(end);
                     self.pass_last_reports_on().await;
                     self.group = None;
+                    self.hardware.end();
                     self.standby_input(standby::Input::RoundEnded);
                     self.timers.clear();
                     self.idle_since = clock::now();

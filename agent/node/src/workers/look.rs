@@ -51,6 +51,8 @@ pub(crate) struct LookRequest {
     pub(crate) workers: BTreeMap<LocalRank, LookedAt>,
     /// py-spy, if it is installed.
     pub(crate) py_spy: Option<PathBuf>,
+    /// What the hardware of this node has reported, as lines.
+    pub(crate) facts: Vec<String>,
 }
 
 /// A worker to look at.
@@ -65,7 +67,7 @@ pub(crate) struct LookedAt {
 
 /// Looks at all workers at once, in a limited time.
 pub(crate) async fn look(request: LookRequest) -> Digest {
-    let LookRequest { order, first_rank, world_size, store_port, workers, py_spy } = request;
+    let LookRequest { order, first_rank, world_size, store_port, workers, py_spy, facts } = request;
     info!(round = %order.round, number = order.number, part = ?order.part, "looking at the workers");
     let pids: BTreeMap<_, _> = workers.iter().map(|(rank, worker)| (*rank, worker.pid)).collect();
     let views = views(&pids).await;
@@ -95,7 +97,7 @@ pub(crate) async fn look(request: LookRequest) -> Digest {
         part: order.part,
         workers: most_unusual(looks.collect()),
         groups,
-        facts: Vec::new(),
+        facts,
     }
 }
 

@@ -48,6 +48,8 @@ struct Failure<'a> {
     pid: u32,
     /// The way in which the worker ended, as text.
     ended: String,
+    /// The reports of the node's hardware since the round began.
+    hardware: Vec<String>,
     exit_code: Option<i32>,
     signal: Option<i32>,
     error_file: Option<&'a str>,
@@ -71,7 +73,8 @@ impl<'a> From<&'a WorkerFailure> for Failure<'a> {
             global_rank: failure.global_rank.0,
             local_rank: failure.local_rank.0,
             pid: failure.pid,
-            ended: news::failed(&failure.end, failure.oom),
+            ended: news::failed(&failure.end, failure.oom, &[]),
+            hardware: failure.hardware_lines(),
             exit_code,
             signal,
             error_file: failure.error_file.as_deref(),

@@ -94,7 +94,8 @@ impl RoundLines {
                 None
             }
             News::WorkerFailed(failure) | News::Cause(failure) => {
-                let end = news::failed(&failure.end, failure.oom);
+                let hardware = failure.hardware_lines();
+                let end = news::failed(&failure.end, failure.oom, &hardware);
                 self.reason =
                     Some(format!("rank {} on {} {end}", failure.global_rank, failure.host_name));
                 None
@@ -238,6 +239,7 @@ mod tests {
             global_rank: GlobalRank(5),
             end: WorkerEnd::Exited(1),
             oom: None,
+            hardware: Vec::new(),
         };
         News::Restarting(round(1), reason)
     }

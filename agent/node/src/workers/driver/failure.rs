@@ -58,9 +58,21 @@ impl WorkersDriver {
             stderr_tail,
             is_final,
             error_file_age: None,
-            hardware: Vec::new(),
+            hardware: self.hardware.of_failure(clock::now()),
             oom,
         }
+    }
+
+    /// Reports what the hardware has reported by now, for the failure of this round. Waits for its reading, but not for long.
+    pub(super) async fn report_hardware(&mut self) {
+        let Some(group) = self.group.as_mut() else { return };
+        let (round, Some(reading)) = (group.admission.round, group.hardware_reading.take()) else {
+            return;
+        };
+        // A driver that does not answer is not waited for.
+        let _ = timeout(limits::HARDWARE_TIMEOUT, reading).await;
+        let hardware = self.hardware.of_failure(clock::now());
+        self.report(SupervisorEvent::Hardware(round, hardware)).await;
     }
 
     /// Reports to the agent which worker failed first, by the error files of all workers.

@@ -16,6 +16,8 @@ use ragent_rendezvous::{
     message::{Admission, WorkerEnd},
 };
 
+use tokio::task::JoinHandle;
+
 use crate::workers::{health::worker_reports::Unfit, plumbing::StderrTail};
 
 /// The workers of one round.
@@ -38,6 +40,8 @@ pub(super) struct WorkerGroup {
     pub(super) is_reading_state: bool,
     /// The processes that the kernel had killed for lack of memory when the round began.
     pub(super) oom_kills: OomKills,
+    /// The reading of the hardware after the first failure.
+    pub(super) hardware_reading: Option<JoinHandle<()>>,
     pub(super) keeper: KeeperWatch,
     /// The time at which the group began to stop.
     pub(super) stopped: Option<Instant>,

@@ -1,5 +1,7 @@
 //! Looks at workers that make no progress, and kills a worker that counts as hung.
 
+use std::sync::Arc;
+
 use ragent_base::{
     spec::{Endpoint, RasAddress},
     sys::clock,
@@ -7,11 +9,13 @@ use ragent_base::{
 use ragent_core::{agent::LookOrder, hang::Hang, stopped_watch::StoppedWatch};
 use ragent_rendezvous::{
     ids::{JobUid, LocalRank},
-    message::{DIGEST_GROUPS_MAX, Hung},
+    message::{DIGEST_GROUPS_MAX, FACTS_MAX, Hung},
 };
+use tokio::time::timeout;
 use tracing::warn;
 
 use super::{Done, WorkersDriver};
+use crate::workers::limits;
 use crate::workers::look::{LookRequest, LookedAt, ask_nccl, is_stopped, look, ras};
 
 impl WorkersDriver {
@@ -28,18 +32,26 @@ impl WorkersDriver {
             let worker_server = sockets.map(|sockets| sockets.worker_server(local_rank));
             (local_rank, LookedAt { pid, folder, worker_server })
         };
-        let request = LookRequest {
+        let mut request = LookRequest {
             order,
             first_rank: group.admission.first_global_rank,
             world_size: group.admission.world_size,
             store_port: group.admission.master_port,
             workers: group.running().into_iter().map(worker).collect(),
             py_spy: self.spec.py_spy.clone(),
+            facts: Vec::new(),
         };
         let nccl = self.nccl_address(&group.job_uid).filter(|_| order.asks_nccl);
         let (background, round) = (self.background.clone(), order.round);
+        let (reading, measures) = (self.hardware.start_reading(), Arc::clone(&self.spec.measures));
         tokio::spawn(async move {
             let asked = nccl.map(|address| tokio::spawn(ask_nccl(request.clone(), address)));
+            if let Some(reading) = reading {
+                // A driver that does not answer is not waited for.
+                let _ = timeout(limits::HARDWARE_TIMEOUT, reading).await;
+            }
+            request.facts = measures.hardware().lines(clock::now());
+            request.facts.truncate(FACTS_MAX);
             let mut digest = look(request).await;
             // The loop may have ended.
             let _ = background.send((round, Done::Digest(digest.clone()))).await;

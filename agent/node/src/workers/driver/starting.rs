@@ -50,6 +50,7 @@ impl WorkersDriver {
         if let Some(worker_reports) = &mut self.worker_reports {
             worker_reports.forget();
         }
+        self.hardware.begin(clock::now());
         let keeper = KeeperWatch::new(clock::now(), self.lease);
         self.group = Some(WorkerGroup {
             machine,
@@ -59,6 +60,7 @@ impl WorkersDriver {
             choices,
             hang: None,
             oom_kills: OomKills::read(),
+            hardware_reading: None,
             steps: StepWatch::default(),
             saves: SaveWatch::new(size),
             has_ignored_save: false,

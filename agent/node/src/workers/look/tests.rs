@@ -114,6 +114,7 @@ async fn workers_are_described() {
         store_port: port,
         workers: (0..).zip(&pids).map(worker).collect(),
         py_spy: Some(fake_spy(folder.path(), FRAMES)),
+        facts: Vec::new(),
     };
     let digest = look(request.clone()).await;
     assert_eq!((digest.round, digest.look), (request.order.round, 3));
@@ -154,6 +155,7 @@ async fn lines_stay_on_the_node() {
         store_port: 1,
         workers: BTreeMap::from([(LocalRank(0), worker)]),
         py_spy: Some(fake_spy(folder.path(), FRAMES)),
+        facts: Vec::new(),
     };
     let digest = look(request.clone()).await;
     assert_eq!(digest.workers[0].activity, Some(Activity::Collective));
