@@ -1,6 +1,8 @@
 //! Tests that a failure is named together with what the machine has reported.
 
-use crate::support::{Cgroup, Gpus, Sandbox};
+use ragent_base::sys::host::ThisHost;
+
+use crate::support::{Cgroup, Gpus, Sandbox, free_port};
 
 /// A worker that takes more memory than its cgroup has.
 const HUNGRY: &str = "exec python3 -c 'taken = bytearray(1 << 30)'";
@@ -111,4 +113,35 @@ fn earlier_errors_are_not_named() {
     let end = agent.end();
     end.assert_code(1);
     assert!(!end.stderr.contains("  hardware  :"), "{}", end.stderr);
+}
+
+/// `ragent explain node` shows what the hardware of a node has reported, as its own agent knows it. `ragent doctor` reads the state once.
+#[test]
+fn hardware_is_explained() {
+    let sandbox = Sandbox::new();
+    let Some(mut gpus) = Gpus::new(&sandbox) else { return };
+    let orders = sandbox.orders(0);
+    let endpoint = format!("127.0.0.1:{}", free_port());
+    let words = format!("--rdzv-backend c10d --rdzv-endpoint {endpoint} --no-python obey.sh");
+    let mut agent = gpus.belong_to(sandbox.ragent(&words)).start();
+    agent.worker();
+    gpus.fail(0, 31);
+    agent.logs("GPU 0 reported XID 31");
+    gpus.change(1, 144, 1);
+    agent.logs("WARN GPU 1 was found with a pending row remap");
+    let state = "GPU 1 has a pending row remap, which a reset completes";
+    let node = ThisHost.name();
+    let explain = sandbox.ragent(&format!("explain node {node} --rdzv-endpoint {endpoint}")).run();
+    explain.assert_code(0);
+    let lines: Vec<&str> =
+        explain.stdout.lines().skip_while(|line| !line.starts_with("hardware")).collect();
+    assert_eq!(lines[..2], ["hardware       2 GPUs", &format!("               {state}")]);
+    let last = "               GPU 0 reported XID 31 (memory page fault) ";
+    assert!(lines[2].starts_with(last) && lines[2].ends_with(" ago"), "{}", explain.stdout);
+    let doctor = gpus.belong_to(sandbox.ragent("doctor")).run();
+    doctor.assert_code(0);
+    let line = doctor.stdout.lines().find(|line| line.contains(state));
+    assert!(line.is_some_and(|line| line.starts_with("warn  hardware ")), "{}", doctor.stdout);
+    orders.give("exit 0");
+    agent.end().assert_code(0);
 }

@@ -86,6 +86,15 @@ impl Reading {
         let all: Vec<String> = [gpus, ports].into_iter().flatten().collect();
         (!all.is_empty()).then(|| all.join(", "))
     }
+
+    /// Returns what is wrong with the GPUs, the worst first, each as a sentence with the need of the machine.
+    pub fn findings(&self) -> Vec<(Need, String)> {
+        let findings = self.gpus.iter().flatten().flat_map(Finding::of_gpu);
+        let mut findings: Vec<_> =
+            findings.map(|finding| (finding.need(), finding.as_state())).collect();
+        findings.sort_by_key(|(need, _)| std::cmp::Reverse(*need));
+        findings
+    }
 }
 
 /// Something that was found on a machine.

@@ -311,3 +311,9 @@ fn read_gpu(number: u32, gpu: &Device<'_>) -> Gpu {
         has_remap_failed: value(1).is_some_and(|value| value != 0),
     }
 }
+
+/// Reads the state of all devices of this machine once, for `ragent doctor`.
+pub fn read_once() -> Reading {
+    let gpus = Nvml::init().ok().and_then(|library| read_gpus(&library, &Visible::new()));
+    Reading { gpus, ports: rdma_ports(&ThisHost) }
+}
