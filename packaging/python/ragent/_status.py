@@ -204,6 +204,7 @@ class WorkerFailure:
     error_file: Optional[str] = None
     stderr_tail: str = ""
     is_final: Optional[bool] = None
+    oom: Optional[str] = None
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
