@@ -24,6 +24,7 @@ mod runtime;
 pub mod secret;
 mod serve;
 pub mod ssh;
+pub mod stacks;
 pub mod status;
 pub mod store;
 #[cfg(feature = "top")]

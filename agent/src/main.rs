@@ -9,7 +9,7 @@ use std::{
 use ragent::commands::top;
 use ragent::commands::{
     completion, coordinator, doctor, error::LaunchError, events, explain, install_torchrun,
-    manifest, notice, page, parent, rank, run, secret, ssh, status, store,
+    manifest, notice, page, parent, rank, run, secret, ssh, stacks, status, store,
 };
 use ragent_base::{
     cli::{Cli, Command, LaunchArgs, LaunchOverSshArgs, ProgramName},
@@ -46,6 +46,7 @@ fn main() -> ExitCode {
         Some(Command::Notice(args)) => notice::give(&args),
         Some(Command::Page(args)) => page::serve(&args),
         Some(Command::Secret(args)) => secret::make(&args),
+        Some(Command::Stacks(args)) => stacks::print(&args),
         Some(Command::Status(args)) => status::print(&args),
         #[cfg(feature = "top")]
         Some(Command::Top(args)) => top::show(&args),

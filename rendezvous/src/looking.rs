@@ -1,8 +1,8 @@
 //! Collects the answers to a look at the workers of a round.
 //!
 //! 1. All nodes look at once (part 1), and again ten seconds later (part 2).
-//! 2. One node also asks NCCL: the one with group rank 0. If it does not answer within ten seconds, the next one
-//!    is asked, three at most.
+//! 2. One node also asks NCCL, for each part: the one with group rank 0. If it has not done so within ten seconds, the next
+//!    one is asked, three at most.
 //! 3. A part is over when all nodes have answered it, or after ten seconds. Then the answers so far are explained.
 //!
 //! A node has one answer for each part, so the memory is bounded by the number of nodes. It is freed with the look.
@@ -29,6 +29,10 @@ const ASKING_MAX: u32 = 3;
 #[derive(Debug)]
 pub(crate) struct Looking {
     look: Look,
+    /// The time of its begin.
+    since: Instant,
+    /// True if a person waits for it.
+    is_wanted: bool,
     /// The number of nodes in the round.
     nodes: u32,
     /// The time at which the newest part was requested.
@@ -64,6 +68,8 @@ impl Looking {
     pub(crate) fn new(now: Instant, number: u64, nodes: u32) -> Self {
         Self {
             look: Look { number, part: LookPart::First, ras_rank: GroupRank(0) },
+            since: now,
+            is_wanted: false,
             nodes,
             part_since: now,
             is_part_over: false,
@@ -79,6 +85,21 @@ impl Looking {
     /// Returns the look, as the nodes receive it.
     pub(crate) fn look(&self) -> Look {
         self.look
+    }
+
+    /// Notes that a person waits for the look.
+    pub(crate) fn want(&mut self) {
+        self.is_wanted = true;
+    }
+
+    /// Returns true if a person waits for the look.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.is_wanted
+    }
+
+    /// Returns the time of its begin.
+    pub(crate) fn since(&self) -> Instant {
+        self.since
     }
 
     /// Returns the answers so far.
@@ -98,9 +119,9 @@ impl Looking {
             return LookStep::default();
         }
         let before = (self.is_part_over, self.is_nccl_awaited);
-        self.is_nccl_awaited &= rank != self.look.ras_rank;
-        self.has_news = true;
         let is_newest = digest.part == self.look.part;
+        self.is_nccl_awaited &= !(is_newest && rank == self.look.ras_rank && digest.has_asked_nccl);
+        self.has_news = true;
         let key = (digest.part, node.clone());
         match self.places.get(&key).and_then(|place| self.digests.get_mut(*place)) {
             Some(before) => *before = digest,
@@ -158,6 +179,8 @@ impl Looking {
         if self.look.part == LookPart::First {
             (self.look.part, self.part_since) = (LookPart::Second, now);
             (self.is_part_over, self.answered) = (false, 0);
+            // NCCL counts the collectives of both parts.
+            (self.is_nccl_awaited, self.asked_since) = (true, now);
             step.is_changed = true;
         }
         step.is_over = self.settled().is_over;

@@ -437,7 +437,7 @@ impl Rendezvous {
 
     /// Applies the state that a node has reported.
     fn on_report(&mut self, now: Instant, id: &NodeId) {
-        self.note_requests(id);
+        self.note_requests(now, id);
         self.note_kill(id);
         match &self.phase {
             Phase::Recovering(_) | Phase::Gathering(_) | Phase::Closed(_) => {}

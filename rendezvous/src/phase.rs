@@ -13,6 +13,7 @@ use crate::{
     notice_phase::NoticePhase,
     owner_checks::OwnerChecks,
     saved_steps::SavedSteps,
+    snapshot::JobLook,
     stalled_round::StalledRound,
 };
 
@@ -100,6 +101,10 @@ pub(crate) struct Running {
     pub(crate) stall: Option<Box<StalledRound>>,
     /// The look at its workers, until it is over.
     pub(crate) look: Option<Box<Looking>>,
+    /// The places of the workers at the newest look, and the time of its begin.
+    pub(crate) places: Option<Box<(Instant, JobLook)>>,
+    /// True if a person has asked for a further look, which begins when the present one is over.
+    pub(crate) is_look_due: bool,
     /// The steps that members have saved in this round.
     pub(crate) saved: SavedSteps<NodeId>,
 }

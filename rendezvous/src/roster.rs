@@ -219,7 +219,7 @@ impl Roster {
                 admitted_on: StreamNumber::default(),
                 missed_its_admission: false,
                 report: report.clone(),
-                saves_requested: report.requests.saves,
+                requested: report.requests,
                 progress: None,
                 standbys: None,
                 memory: None,

@@ -77,6 +77,9 @@ pub struct Snapshot {
     /// The stall of the workers, while they make no progress for much longer than usual.
     #[serde(default)]
     pub stall: Option<Stall>,
+    /// The newest look at the workers of the running round, if there was one.
+    #[serde(default)]
+    pub look: Option<JobLook>,
     /// The checkpoints in memory, if the script has saved any.
     #[serde(default)]
     pub memory: Option<MemoryStatus>,
@@ -109,6 +112,9 @@ impl Snapshot {
         snapshot.checkpoints = None;
         if let Some(stall) = &mut snapshot.stall {
             stall.for_ms = 0;
+        }
+        if let Some(look) = &mut snapshot.look {
+            look.age_ms = 0;
         }
         if let Some(memory) = &mut snapshot.memory {
             memory.age_ms = None;
@@ -146,6 +152,7 @@ impl Snapshot {
             checkpoints: self.checkpoints,
             saved_step: self.saved_step,
             stall: self.stall.clone(),
+            look: self.look.clone(),
             memory: self.memory.clone(),
             outcome: self.outcome.clone(),
             leader: self.leader.clone(),
@@ -308,6 +315,44 @@ pub struct Stall {
     pub facts: Vec<String>,
     /// The rank for which the others wait, if one is known.
     pub rank: Option<GlobalRank>,
+}
+
+/// The most entries of [`JobLook::places`].
+pub const LOOK_PLACES_MAX: usize = 32;
+
+/// The most entries of [`LookPlace::ranks`].
+pub const LOOK_RANGES_MAX: usize = 32;
+
+/// Where the workers of a round were at a look. Those in the same place are listed together.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct JobLook {
+    /// Its number in this term.
+    pub number: u64,
+    /// The time since it began, in milliseconds.
+    pub age_ms: u64,
+    /// The places; at most [`LOOK_PLACES_MAX`]. The place of the fewest workers is the first.
+    pub places: Vec<LookPlace>,
+    /// The number of workers in further places.
+    pub further: u32,
+    /// The number of workers whose nodes have not answered.
+    pub unknown: u32,
+    /// True if the stack of a worker could be read.
+    pub has_stacks: bool,
+    /// True if a place has a line of Python. Lines are content, which crosses a network only if it is encrypted.
+    pub has_lines: bool,
+}
+
+/// Workers in the same place.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct LookPlace {
+    /// The place, such as `all_reduce (train.py:7)`.
+    pub text: String,
+    /// The number of these workers.
+    pub count: u32,
+    /// Their ranks, as the first and the last one of each range; at most [`LOOK_RANGES_MAX`].
+    pub ranks: Vec<(u32, u32)>,
+    /// The file with the whole stack of the first of them, with its host, if it was written.
+    pub stack: Option<String>,
 }
 
 /// Returns a number with commas between groups of three digits, as in `1,234,567`.

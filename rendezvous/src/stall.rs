@@ -17,6 +17,7 @@ mod facts;
 mod graph;
 mod group;
 mod names;
+mod places;
 mod sentence;
 mod stacks;
 
@@ -25,6 +26,7 @@ mod tests;
 
 use std::net::IpAddr;
 
+pub(crate) use self::places::places;
 use self::{evidence::Evidence, graph::Graph};
 use crate::{
     ids::{GlobalRank, RoundId},
@@ -57,9 +59,6 @@ pub struct RankedNode {
     pub first: GlobalRank,
     /// The number of its workers.
     pub workers: u32,
-    /// The folder with the workers' logs of this round, if known. It has a folder for each worker, named by its
-    /// local rank.
-    pub logs: Option<String>,
 }
 
 /// A reason for which ragent itself makes the workers wait.
@@ -100,7 +99,8 @@ pub fn explain_stall(digests: &[Digest], own: &Own) -> Explanation {
     let evidence = Evidence::new(digests, own);
     let graph = Graph::new(&evidence);
     let (cause, rank) = causes::find(&evidence, &graph, own);
-    let mut stopped = evidence.workers.iter().filter(|(_, worker)| worker.stays_stopped());
+    let mut stopped =
+        evidence.workers.iter().filter(|(_, worker)| worker.stays_stopped_by_a_signal());
     let is_running = |rank: u32| !evidence.is_stopped(rank);
     let in_torch = evidence.workers.iter().filter(|(_, worker)| worker.is_in_torch());
     let others_wait = in_torch.map(|(rank, _)| *rank).chain(graph.waiting()).any(is_running);

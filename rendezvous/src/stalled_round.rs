@@ -12,6 +12,8 @@ use crate::{
 pub(crate) struct StalledRound {
     /// The time of the last sign of progress, or of the admission if there was none.
     pub(crate) since: Instant,
+    /// The time from which on it may hang: the same, or the end of the last pause with a known reason; `None` in such a pause.
+    pub(crate) hang_since: Option<Instant>,
     /// The last step; `None` if the round has none yet.
     pub(crate) step: Option<u64>,
     /// The time without progress from which on it counts as a stall.
@@ -22,7 +24,7 @@ pub(crate) struct StalledRound {
     pub(crate) hung: Option<Hung>,
     /// The explanation; `None` if the nodes have not answered yet.
     explanation: Option<Explanation>,
-    /// The same, until there is an event about it.
+    /// The explanation, if no event in the journal has it yet.
     pub(crate) unrecorded: Option<Explanation>,
 }
 
@@ -30,7 +32,17 @@ impl StalledRound {
     /// Returns a stall that has not been explained.
     pub(crate) fn new(since: Instant, step: Option<u64>, limit: Duration, event: EventId) -> Self {
         let (hung, explanation, unrecorded) = (None, None, None);
-        Self { since, step, limit, event, hung, explanation, unrecorded }
+        let hang_since = Some(since);
+        Self { since, hang_since, step, limit, event, hung, explanation, unrecorded }
+    }
+
+    /// Notes whether the workers have a known reason to make no progress.
+    pub(crate) fn excuse(&mut self, now: Instant, is_excused: bool) {
+        if is_excused {
+            self.hang_since = None;
+        } else {
+            self.hang_since.get_or_insert(now);
+        }
     }
 
     /// Returns the rank that the others wait for, if one is known.

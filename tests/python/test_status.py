@@ -42,6 +42,7 @@ def test_running_job(sandbox, call):
     expected = str(("run7", 1, "running", 1, "running", 3, 7))
     for argument in ("", repr(endpoint)):
         assert call(f"[({values}) for s in [ragent.status({argument})]][0]") == expected
+    sandbox.start("-m", "ragent", "stacks", f"--rdzv-endpoint={endpoint}").succeeds()
     # All fields of the program are known, and have their values.
     check = sandbox.run(
         f"""
@@ -63,6 +64,7 @@ def test_running_job(sandbox, call):
         check(state, state.raw)
         times = {{each.state: each.ms for each in state.time.states}}
         assert state.time.of("productive") == times["productive"] > 0
+        assert state.look.places[0].count == 1
         """
     )
     check.succeeds()

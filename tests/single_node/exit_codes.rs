@@ -21,7 +21,7 @@ type Provocation = fn(&Sandbox) -> Vec<End>;
 /// The number of rows that are provoked at the same time. Most of them wait for timeouts.
 const ROWS_AT_ONCE: usize = 6;
 
-const PROVOCATIONS: [(&str, Provocation); 59] = [
+const PROVOCATIONS: [(&str, Provocation); 60] = [
     ("the job has succeeded, with or without this node", |sandbox| {
         vec![sandbox.ragent("--no-python true").run()]
     }),
@@ -34,11 +34,11 @@ const PROVOCATIONS: [(&str, Provocation); 59] = [
         vec![agent(), agent()]
     }),
     (
-        "`ragent status`, `ragent events` or `ragent explain` has printed what was asked",
+        "`ragent status`, `ragent events`, `ragent explain` or `ragent stacks` has printed what was asked",
         |sandbox| {
             let mut agent = sandbox.ragent("--no-python stay.sh").start();
             agent.worker();
-            ["status", "status --json", "events", "explain"]
+            ["status", "status --json", "events", "explain", "stacks"]
                 .map(|words| sandbox.ragent(words).run())
                 .into()
         },
@@ -433,6 +433,10 @@ const PROVOCATIONS: [(&str, Provocation); 59] = [
             ends.push(top.run());
             ends
         },
+    ),
+    (
+        "`ragent stacks` found no job or no agent of it on this machine, or no node has answered",
+        |sandbox| vec![sandbox.ragent("stacks").run()],
     ),
     ("`ragent doctor` has found an error", |sandbox| {
         let held = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

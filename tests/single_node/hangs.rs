@@ -6,7 +6,10 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use nix::{sys::stat::Mode, unistd};
+use nix::{
+    sys::{signal::Signal, stat::Mode},
+    unistd,
+};
 use serde_json::Value;
 
 use crate::support::{Faults, Program, Sandbox, Start, is_there, let_pass, may_make_networks};
@@ -74,7 +77,7 @@ fn busy_workers_do_not_hang() {
         let mut agent = start.start();
         agent.logs("admitted; starting workers");
         let_pass(Duration::from_secs(3));
-        agent.signal(nix::sys::signal::Signal::SIGTERM);
+        agent.signal(Signal::SIGTERM);
         let end = agent.end();
         assert!(!end.stderr.contains("no progress"), "{}", end.stderr);
     }
@@ -199,4 +202,39 @@ fn nobody_is_watched_unasked() {
     let script = "[ -z \"${NOTIFY_SOCKET+x}${WATCHDOG_USEC+x}\" ]";
     let start = sandbox.ragent("--no-python bash -c").arg(script);
     start.env("NOTIFY_SOCKET", "/run/x").env("WATCHDOG_USEC", "1").run().assert_code(0);
+}
+
+/// `ragent stacks` prints where all workers are, also in a job that makes progress or has no steps. Without py-spy and torch, that is the
+/// place in the kernel.
+#[test]
+fn places_of_workers_are_printed() {
+    let sandbox = Sandbox::new();
+    let words = "--nproc-per-node 3 --rdzv-id j --rdzv-endpoint 127.0.0.1:0 --log-dir logs --no-python sleep 3600";
+    let mut agent = sandbox.ragent(words).start();
+    for _ in 0..3 {
+        agent.logs("worker started");
+    }
+    let end = sandbox.ragent("stacks").run();
+    end.assert_code(0);
+    assert!(end.stdout.starts_with("ranks 0-2: "), "{}", end.stdout);
+    assert!(end.stdout.contains("/attempt_0/0/stack.txt\n"), "{}", end.stdout);
+    assert!(
+        end.stdout.contains("no stack of Python could be read: install py-spy"),
+        "{}",
+        end.stdout
+    );
+    // Another look, within ten seconds of the first one.
+    let end = sandbox.ragent("stacks 1,7-9").run();
+    assert!(end.stdout.starts_with("rank 1: "), "{}", end.stdout);
+    let end = sandbox.ragent("stacks --json").run();
+    let look: Value = serde_json::from_str(&end.stdout).unwrap();
+    assert_eq!(look["places"][0]["ranks"], serde_json::json!([[0, 2]]), "{look}");
+    let wrong = sandbox.ragent("stacks 9-7").run();
+    wrong.assert_code(2);
+    assert!(wrong.stderr.contains("is not a list of ranks"), "{}", wrong.stderr);
+    agent.signal(Signal::SIGTERM);
+    agent.end();
+    let none = sandbox.ragent("stacks").run();
+    none.assert_code(1);
+    assert!(none.stderr.contains("no job of this user"), "{}", none.stderr);
 }

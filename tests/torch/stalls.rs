@@ -52,6 +52,11 @@ fn missing_rank_is_named() {
     ] {
         assert!(explained.stdout.contains(part), "{}", explained.stdout);
     }
+    let stacks = sandbox.ragent("stacks").run();
+    assert_eq!(stacks.code, Some(0), "{}", stacks.stderr);
+    for part in ["rank 2: load_batch (stalls.py:", "ranks 0-1, 3: all_reduce (stalls.py:"] {
+        assert!(stacks.stdout.contains(part), "{}", stacks.stdout);
+    }
     end(vec![agent]);
 }
 
@@ -62,11 +67,11 @@ fn other_stack_is_named() {
     assert!(line.is_none_or(|line| line.contains("load_batch (stalls.py:")));
 }
 
-/// Without a secret, the rank is named and no line of its script.
+/// Without a secret, the rank is named and the file of its stack, and no line of its script.
 #[test]
 fn lines_do_not_cross_the_network_in_the_clear() {
     let line = without_server("nolines", false);
-    assert!(line.is_none_or(|line| !line.contains("stalls.py")));
+    assert!(line.is_none_or(|line| !line.contains("stalls.py") && line.contains("/stack.txt")));
 }
 
 /// Returns the explanation of a job on two nodes. `None` if a part of it is missing here.

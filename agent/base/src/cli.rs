@@ -37,7 +37,7 @@ pub use self::{
     auth::AuthArgs,
     coordinator::CoordinatorArgs,
     doctor::DoctorArgs,
-    events::{EventsArgs, ExplainArgs},
+    events::{EventsArgs, ExplainArgs, StacksArgs},
     install_torchrun::InstallTorchrunArgs,
     job::JobArgs,
     launch::LaunchOverSshArgs,
@@ -176,6 +176,7 @@ impl Cli {
                 | Command::Rank(_)
                 | Command::Relay
                 | Command::Secret(_)
+                | Command::Stacks(_)
                 | Command::Status(_)
                 | Command::Store(_),
             ) => None,
@@ -271,6 +272,8 @@ pub enum Command {
     Rank(RankArgs),
     /// Print a new secret, or write it to a file, for `--secret-file`
     Secret(SecretArgs),
+    /// Look at all workers of a job, and print where each is
+    Stacks(StacksArgs),
     /// Print the status of a job: round, members, ranks, and the reason for waiting
     Status(StatusArgs),
     /// Serve a TCPStore in the foreground until SIGTERM

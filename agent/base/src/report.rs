@@ -10,6 +10,7 @@ pub mod measures;
 pub mod news;
 pub mod outcome_text;
 pub mod service_manager;
+pub mod stacks_text;
 pub mod start;
 pub mod status_text;
 pub mod stopping_line;

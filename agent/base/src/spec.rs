@@ -66,7 +66,7 @@ pub use self::{
     launch_method::LaunchMethod,
     launcher::LauncherGroup,
     memory::MemorySpec,
-    notices::NoticeSignal,
+    notices::{NoticeSignal, RequestKind},
     observation::{
         FLIGHT_RECORDER_FILE, ObservationSpec, RAS_ADDRESS, RasAddress, WORKER_SERVER_SOCKET,
     },

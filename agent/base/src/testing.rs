@@ -82,6 +82,7 @@ pub fn empty_snapshot() -> Snapshot {
         checkpoints: None,
         saved_step: None,
         stall: None,
+        look: None,
         memory: None,
         progress: None,
         refused_clients: Vec::new(),

@@ -47,7 +47,7 @@ pub use self::effect::{
     WaitReport,
 };
 pub use self::looks::LookOrder;
-pub use self::notices::{NotTaken, NoticeEnd, Received, ShownNotice};
+pub use self::notices::{NotTaken, NoticeEnd, Received, ShownNotice, Wanted};
 use self::{
     import_gate::ImportGate,
     looks::Looks,

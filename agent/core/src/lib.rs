@@ -7,7 +7,7 @@
 //! - [`Supervisor`](supervisor::Supervisor) decides when the local worker group has failed or ended.
 //! - [`HangWatch`](hang::HangWatch) decides when the group makes no progress.
 //! - [`Hardware`](hardware::Hardware) decides which reports of the hardware are joined with a failure.
-//! - [`StoppedWatch`](stopped_watch::StoppedWatch) decides when a stopped worker that others wait for is killed.
+//! - [`NamedHang`](named_hang::NamedHang) decides if a worker that the coordinator names as hung is killed.
 //! - [`StepWatch`](steps::StepWatch) decides when the training steps of the workers are passed on.
 //! - [`KeeperWatch`](keeper_watch::KeeperWatch) decides when the keeper does not answer.
 //! - [`Standbys`](standby::Standbys) decides when interpreters for the next round are started.
@@ -26,6 +26,7 @@ pub mod keeper_watch;
 pub mod limits;
 pub mod link;
 pub mod memory;
+pub mod named_hang;
 pub mod node;
 pub mod outage;
 pub mod process_end;
@@ -34,7 +35,7 @@ pub mod saves;
 pub mod signal;
 pub mod standby;
 pub mod steps;
-pub mod stopped_watch;
+mod stopped_watch;
 pub mod supervisor;
 pub mod targets;
 mod wait_reports;

@@ -19,7 +19,7 @@ use ragent_rendezvous::{
 };
 
 use crate::{
-    agent::{self, Action, Agent, AgentSettings, NotTaken, Received},
+    agent::{self, Action, Agent, AgentSettings, NotTaken, Received, Wanted},
     link::{self, Echo, Link},
     memory,
     saves::NodeSaves,
@@ -427,9 +427,9 @@ impl Node {
     }
 
     /// Notes that a checkpoint was requested on this node.
-    pub fn handle_save_request(&mut self, now: Instant) -> Result<(), NotTaken> {
+    pub fn handle_request(&mut self, now: Instant, wanted: Wanted) -> Result<(), NotTaken> {
         self.begin(now);
-        let taken = self.agent.handle_save_request(now);
+        let taken = self.agent.handle_request(now, wanted);
         self.collect(now);
         taken
     }

@@ -11,7 +11,7 @@ use crate::{hang::Hang, limits};
 
 /// Watches one worker.
 #[derive(Debug)]
-pub struct StoppedWatch {
+pub(crate) struct StoppedWatch {
     local_rank: LocalRank,
     /// The time at which the job has made its last progress.
     progress: Instant,
@@ -23,23 +23,28 @@ pub struct StoppedWatch {
 
 impl StoppedWatch {
     /// Watches a worker. The job has made no progress for `time`.
-    pub fn new(now: Instant, local_rank: LocalRank, time: Duration) -> Self {
+    pub(crate) fn new(now: Instant, local_rank: LocalRank, time: Duration) -> Self {
         let progress = now.checked_sub(time).unwrap_or(now);
         Self { local_rank, progress, since: None, looked: now, is_over: false }
     }
 
+    /// Watches the worker again after it has gone on.
+    pub(crate) fn begin_again(&mut self, now: Instant) {
+        (self.since, self.looked, self.is_over) = (None, now, false);
+    }
+
     /// Returns the watched worker.
-    pub fn local_rank(&self) -> LocalRank {
+    pub(crate) fn local_rank(&self) -> LocalRank {
         self.local_rank
     }
 
     /// Returns the time of the next examination; `None` if there is none.
-    pub fn poll_timeout(&self) -> Option<Instant> {
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         (!self.is_over).then(|| self.looked + limits::STOPPED_LOOK_INTERVAL)
     }
 
     /// Notes whether the worker is stopped at `now`. Returns a hang once, when it is to be killed.
-    pub fn handle_look(&mut self, now: Instant, is_stopped: bool) -> Option<Hang> {
+    pub(crate) fn handle_look(&mut self, now: Instant, is_stopped: bool) -> Option<Hang> {
         let passed = now.saturating_duration_since(self.looked);
         self.looked = now;
         // If this examination is late, the worker may have run meanwhile.

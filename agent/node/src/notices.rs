@@ -6,8 +6,9 @@ mod socket;
 
 use std::time::Duration;
 
+use ragent_base::spec::RequestKind;
 use ragent_core::agent::NotTaken;
-use ragent_rendezvous::message::{NOTICE_TEXT_MAX, NoticeKind};
+use ragent_rendezvous::message::NOTICE_TEXT_MAX;
 use tokio::sync::mpsc;
 
 pub use self::{
@@ -21,8 +22,8 @@ pub const QUEUE: usize = 16;
 /// A notice from one of its sources.
 #[derive(Debug)]
 pub struct NoticeRequest {
-    /// What is about to happen. Never [`NoticeKind::Members`].
-    pub kind: NoticeKind,
+    /// What is about to happen, or what is wanted.
+    pub kind: RequestKind,
     /// The time that the source gives; `None` if it gives none.
     pub within: Option<Duration>,
     /// The source, for people; at most [`NOTICE_TEXT_MAX`] bytes.
@@ -34,7 +35,7 @@ pub struct NoticeRequest {
 impl NoticeRequest {
     /// Answers this on a node that has no coordinator yet. Returns true if the node leaves.
     pub fn answer_without_job(&self) -> bool {
-        let leaves = self.kind != NoticeKind::Save;
+        let leaves = matches!(self.kind, RequestKind::Leave | RequestKind::End);
         let answer =
             if leaves { NoticeAnswer::Taken } else { NoticeAnswer::NotTaken(NotTaken::NoRound) };
         // An asker that is gone needs no answer.

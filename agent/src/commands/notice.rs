@@ -12,12 +12,11 @@ use nix::unistd::{Uid, User, geteuid, setgid, setgroups, setuid};
 use ragent_base::{
     cli::{AskedKind, NoticeArgs},
     report::status_text::progress::grouped,
-    spec::{Argument, UsageError},
+    spec::{Argument, RequestKind, UsageError},
     sys::{host::ThisHost, stdout},
 };
 use ragent_leadership::state_file::{RunningAgent, Stage, running_agents_in};
 use ragent_node::notices::{Answer, Request, ask};
-use ragent_rendezvous::message::NoticeKind;
 use tokio::task::JoinSet;
 
 use super::{
@@ -51,9 +50,9 @@ pub fn give(args: &NoticeArgs) -> Result<ExitCode, LaunchError> {
     }
     let request = Request {
         kind: match args.kind {
-            AskedKind::Leave => NoticeKind::Leave,
-            AskedKind::End => NoticeKind::End,
-            AskedKind::Save => NoticeKind::Save,
+            AskedKind::Leave => RequestKind::Leave,
+            AskedKind::End => RequestKind::End,
+            AskedKind::Save => RequestKind::Save,
         },
         within_ms: within.map(|within| u64::try_from(within.as_millis()).unwrap_or(u64::MAX)),
         text: if args.text.is_empty() { "ragent notice".to_owned() } else { args.text.join(" ") },
@@ -99,7 +98,7 @@ async fn ask_one(agent: RunningAgent, request: Request) -> Result<(), String> {
     };
     // A job that goes on has no step that its ranks on all nodes are known to have saved.
     let ranks =
-        if request.kind == NoticeKind::Save { "all ranks of this node" } else { "all ranks" };
+        if request.kind == RequestKind::Save { "all ranks of this node" } else { "all ranks" };
     let mut last = None;
     let handle = |answer: Answer| {
         let line = match &answer {

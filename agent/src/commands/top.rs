@@ -48,7 +48,7 @@ use super::{
     error::{LaunchError, system},
     find_coordinator::{FoundJob, find_coordinator},
     follow::follow,
-    runtime,
+    runtime, stacks,
 };
 
 /// The states and events that wait for the view. When the queue is full, the streams wait.
@@ -89,7 +89,7 @@ async fn run(
     let (to, mut inputs) = mpsc::channel(QUEUE);
     let is_closed = Rc::new(Cell::new(found.snapshot.outcome.is_some()));
     let mut states = StateReader { to: to.clone(), is_closed: Rc::clone(&is_closed) };
-    let mut events = EventReader { to, is_closed, after: None };
+    let mut events = EventReader { to: to.clone(), is_closed, after: None };
     let mut states = pin!(follow(job, credentials, found.clone(), &mut states));
     let mut events = pin!(follow(job, credentials, found.clone(), &mut events));
     let (mut has_states, mut has_events) = (true, true);
@@ -127,6 +127,15 @@ async fn run(
                 Ok(next) => input = next,
                 Err(_) => break,
             }
+        }
+        if model.take_look_request() {
+            let (to, run_id) = (to.clone(), model.snapshot.run_id.clone());
+            tokio::spawn(async move {
+                if let Err(why) = stacks::request_look(&run_id).await {
+                    // The view may have ended.
+                    let _ = to.send(Input::Message(format!("no new look: {why}"))).await;
+                }
+            });
         }
     }
 }

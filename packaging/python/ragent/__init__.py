@@ -21,6 +21,8 @@ if TYPE_CHECKING:
         CheckpointTimes,
         Incomplete,
         LastRestart,
+        Look,
+        LookPlace,
         MemoryStatus,
         Node,
         Outcome,
@@ -52,6 +54,8 @@ __all__ = [
     "LastRestart",
     "LaunchConfig",
     "LaunchError",
+    "Look",
+    "LookPlace",
     "MemoryStatus",
     "Node",
     "Notice",
@@ -92,8 +96,8 @@ _MODULES = {
     "_observe": "observe",
     "_report": "Failure Report",
     "_saves": "saved should_save",
-    "_status": "CheckpointTimes Incomplete LastRestart MemoryStatus Node Outcome Progress RefusedPeer RestartStages Restarts Saving "
-    "Stall Standbys StateTime Status Time Unreached Voter WorkerFailure status",
+    "_status": "CheckpointTimes Incomplete LastRestart Look LookPlace MemoryStatus Node Outcome Progress RefusedPeer RestartStages "
+    "Restarts Saving Stall Standbys StateTime Status Time Unreached Voter WorkerFailure status",
     "_steps": "step",
 }
 

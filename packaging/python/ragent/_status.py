@@ -6,7 +6,7 @@ Fields that an older program does not print are `None` or empty, and those that 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Mapping, Optional, Tuple
+from typing import Any, List, Mapping, Optional, Tuple
 
 from ._errors import LaunchError, StatusError
 from ._program import cannot_start, environment, find
@@ -179,6 +179,30 @@ class Stall:
 
 
 @dataclass(frozen=True)
+class LookPlace:
+    """Workers in the same place."""
+
+    text: str = ""
+    count: int = 0
+    # The first and the last rank of each range.
+    ranks: Tuple[List[int], ...] = ()
+    stack: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Look:
+    """The places of the workers at the newest look."""
+
+    number: int = 0
+    age_ms: int = 0
+    places: Tuple[LookPlace, ...] = many(LookPlace)
+    further: int = 0
+    unknown: int = 0
+    has_stacks: Optional[bool] = None
+    has_lines: Optional[bool] = None
+
+
+@dataclass(frozen=True)
 class MemoryStatus:
     """The checkpoints in the memory of the nodes."""
 
@@ -256,6 +280,7 @@ class Status:
     checkpoints: Optional[CheckpointTimes] = one(CheckpointTimes)
     saved_step: Optional[int] = None
     stall: Optional[Stall] = one(Stall)
+    look: Optional[Look] = one(Look)
     memory: Optional[MemoryStatus] = one(MemoryStatus)
     outcome: Optional[Outcome] = one(Outcome)
     leader: Optional[str] = None

@@ -55,12 +55,16 @@ impl From<Digest> for v1::Digest {
             workers: digest.workers.into_iter().map(Into::into).collect(),
             groups: digest.groups.into_iter().map(Into::into).collect(),
             facts: digest.facts.iter().map(|fact| fitted_line(fact)).collect(),
+            // A part of a path leads nowhere.
+            has_asked_nccl: digest.has_asked_nccl,
+            is_cut: digest.is_cut,
+            logs: digest.logs.filter(|path| fitted_line(path) == *path),
         })
     }
 }
 
 /// Leaves out what does not fit. The lines of the last workers go first, because their activity is enough to
-/// find the others.
+/// find the others. Without them, a rank may still be blamed.
 fn shortened(mut digest: v1::Digest) -> v1::Digest {
     for last in (0..digest.workers.len()).rev() {
         if digest.encoded_len() <= DIGEST_MAX {
@@ -70,6 +74,7 @@ fn shortened(mut digest: v1::Digest) -> v1::Digest {
         (worker.line, worker.waits_in) = (None, None);
     }
     while digest.encoded_len() > DIGEST_MAX {
+        digest.is_cut = true;
         let is_shorter = digest.workers.pop().is_some()
             || digest.groups.pop().is_some()
             || digest.facts.pop().is_some();
@@ -97,6 +102,9 @@ impl TryFrom<v1::Digest> for Digest {
             facts: list(digest.facts, "digest.facts", FACTS_MAX, |fact| {
                 line(fact, "digest.facts")
             })?,
+            has_asked_nccl: digest.has_asked_nccl,
+            is_cut: digest.is_cut,
+            logs: digest.logs.map(|path| line(path, "digest.logs")).transpose()?,
         })
     }
 }

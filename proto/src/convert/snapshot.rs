@@ -7,9 +7,10 @@ use ragent_rendezvous::{
     limits::VOTERS_MAX,
     message::{Outcome, PROGRESS_MAX, REFUSED_CLIENTS_MAX, STEP_MAX, StandbyCounts},
     snapshot::{
-        CheckpointTimes, Explanation, JobProgress, JobTime, MemoryStatus, NodeSnapshot,
-        REFUSED_PEERS_MAX, RefusedPeer, STALL_FACTS_MAX, STALL_TEXT_MAX, Saving, Snapshot, Stall,
-        StateTime, UNREACHED_MAX, Unreached, VoterStatus,
+        CheckpointTimes, Explanation, JobLook, JobProgress, JobTime, LOOK_PLACES_MAX,
+        LOOK_RANGES_MAX, LookPlace, MemoryStatus, NodeSnapshot, REFUSED_PEERS_MAX, RefusedPeer,
+        STALL_FACTS_MAX, STALL_TEXT_MAX, Saving, Snapshot, Stall, StateTime, UNREACHED_MAX,
+        Unreached, VoterStatus,
     },
 };
 
@@ -54,6 +55,7 @@ pub fn checked(snapshot: Snapshot) -> Result<Snapshot, Malformed> {
         checkpoints,
         saved_step,
         stall,
+        look,
         memory,
         outcome,
         leader,
@@ -92,6 +94,7 @@ pub fn checked(snapshot: Snapshot) -> Result<Snapshot, Malformed> {
         checkpoints: checkpoints.map(checked_checkpoints).transpose()?,
         saved_step: optional_step(saved_step, "saved_step")?,
         stall: stall.map(checked_stall).transpose()?,
+        look: look.map(checked_look).transpose()?,
         memory: memory.map(checked_memory).transpose()?,
         // With the same checks as in messages that have an outcome.
         outcome: outcome.map(|it| Outcome::try_from(v1::Outcome::from(it))).transpose()?,
@@ -195,6 +198,29 @@ fn checked_checkpoints(times: CheckpointTimes) -> Result<CheckpointTimes, Malfor
         return Err(Malformed::OutOfRange("checkpoints.lost"));
     }
     Ok(times)
+}
+
+fn checked_look(look: JobLook) -> Result<JobLook, Malformed> {
+    let JobLook { number, age_ms, places, further, unknown, has_stacks, has_lines } = look;
+    let is_range = |(first, last): &(u32, u32)| first <= last;
+    let place = |LookPlace { text, count, ranks, stack }| {
+        let ranks = list(ranks, "look.places.ranks", LOOK_RANGES_MAX, Ok)?;
+        if !ranks.iter().all(is_range) {
+            return Err(Malformed::OutOfRange("look.places.ranks"));
+        }
+        let text = fitted_to(&text, STALL_TEXT_MAX);
+        let stack = stack.map(|stack| fitted_to(&stack, STALL_TEXT_MAX));
+        Ok(LookPlace { text, count, ranks, stack })
+    };
+    Ok(JobLook {
+        number,
+        age_ms: to_millis(millis(age_ms, "look.age_ms")?),
+        places: list(places, "look.places", LOOK_PLACES_MAX, place)?,
+        further,
+        unknown,
+        has_stacks,
+        has_lines,
+    })
 }
 
 fn checked_stall(stall: Stall) -> Result<Stall, Malformed> {

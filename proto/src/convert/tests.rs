@@ -26,9 +26,10 @@ use ragent_rendezvous::{
     },
     settings::{Leases, NodeRange, SharedSettings, StoreAccess, Timeouts},
     snapshot::{
-        CheckpointTimes, Explanation, JobProgress, JobTime, MemoryStatus, NodeSnapshot,
-        NodeStateName, PhaseName, RefusedPeer, RestartsByCause, STALL_FACTS_MAX, STALL_TEXT_MAX,
-        Saving, Snapshot, Stall, StateTime, Unreached, VoterStatus,
+        CheckpointTimes, Explanation, JobLook, JobProgress, JobTime, LOOK_PLACES_MAX, LookPlace,
+        MemoryStatus, NodeSnapshot, NodeStateName, PhaseName, RefusedPeer, RestartsByCause,
+        STALL_FACTS_MAX, STALL_TEXT_MAX, Saving, Snapshot, Stall, StateTime, Unreached,
+        VoterStatus,
     },
 };
 use serde_json::{Value, json};
@@ -252,12 +253,7 @@ fn from_agent() -> Vec<FromAgent> {
         FromNode::MemoryReport(memory_report()),
         FromNode::MemoryReport(MemoryReport::default()),
         FromNode::Digest(digest()),
-        FromNode::Digest(Digest {
-            workers: Vec::new(),
-            groups: Vec::new(),
-            facts: Vec::new(),
-            ..digest()
-        }),
+        FromNode::Digest(Digest::new(round(), 7, LookPart::First)),
         FromNode::StoreUnreached(StoreUnreached {
             round: refused_clients().round,
             address: "10.0.0.1:45931".to_owned(),
@@ -540,6 +536,9 @@ fn digest() -> Digest {
         workers: (0..).zip(activities).map(worker).collect(),
         groups: [LaunchSource::Ras, LaunchSource::Records].map(group).to_vec(),
         facts: vec!["x".repeat(LINE_MAX); 4],
+        logs: Some("/logs/run7_x/attempt_2".to_owned()),
+        has_asked_nccl: true,
+        is_cut: false,
     }
 }
 
@@ -673,6 +672,23 @@ fn snapshot() -> Snapshot {
             text: Some("x".repeat(STALL_TEXT_MAX)),
             facts: vec!["GPU 6 of n14: nothing unusual".to_owned(); STALL_FACTS_MAX],
             rank: Some(GlobalRank(118)),
+        }),
+        look: Some(JobLook {
+            number: 7,
+            age_ms: 12_000,
+            places: vec![
+                LookPlace {
+                    text: "all_reduce (train.py:7)".to_owned(),
+                    count: 511,
+                    ranks: vec![(0, 117), (119, 511)],
+                    stack: Some("n0:/logs/run7_x/attempt_2/0/stack.txt".to_owned()),
+                };
+                LOOK_PLACES_MAX
+            ],
+            further: 3,
+            unknown: 8,
+            has_stacks: true,
+            has_lines: true,
         }),
         memory: Some(MemoryStatus {
             step: Some(48_210),
@@ -1013,6 +1029,7 @@ fn malformed_looks_are_refused() {
     let empty = v1::GroupLook { source: 1, ..v1::GroupLook::default() };
     let many = digest(&|d| d.groups = vec![empty.clone(); 33]);
     assert_eq!(many, Malformed::TooLong { field: "digest.groups", len: 33, limit: 32 });
+    assert_eq!(digest(&|d| d.logs = Some("/a\n".into())), Malformed::OutOfRange("digest.logs"));
     let many = digest(&|d| d.facts = vec![String::new(); 5]);
     assert_eq!(many, Malformed::TooLong { field: "digest.facts", len: 5, limit: 4 });
     let field = "digest.facts";
@@ -1118,6 +1135,21 @@ fn stalls_and_memory_of_states_are_checked() {
     }
     let many = field("stall", "facts", json!(vec!["x"; 9]));
     assert_eq!(many, Malformed::TooLong { field: "stall.facts", len: 9, limit: STALL_FACTS_MAX });
+    assert_eq!(field("look", "age_ms", json!(u64::MAX)), Malformed::OutOfRange("look.age_ms"));
+    let places =
+        field("look", "places", json!(vec![json(|_| {})["look"]["places"][0].clone(); 33]));
+    let limit = LOOK_PLACES_MAX;
+    assert_eq!(places, Malformed::TooLong { field: "look.places", len: 33, limit });
+    for (ranks, error) in [
+        (json!([[7, 6]]), Malformed::OutOfRange("look.places.ranks")),
+        (
+            json!(vec![[1, 1]; 33]),
+            Malformed::TooLong { field: "look.places.ranks", len: 33, limit },
+        ),
+    ] {
+        let refused = refusal(&|json| json["look"]["places"][1]["ranks"] = ranks.clone());
+        assert_eq!(refused, error);
+    }
     assert_eq!(field("memory", "step", far), Malformed::OutOfRange("memory.step"));
     for (name, error) in [
         ("age_ms", "memory.age_ms"),
@@ -1132,6 +1164,8 @@ fn stalls_and_memory_of_states_are_checked() {
         json["stall"]["text"] = long();
         json["stall"]["facts"] = json!([long()]);
         json["memory"]["text"] = long();
+        json["look"]["places"][0]["text"] = long();
+        json["look"]["places"][0]["stack"] = long();
         json["nodes"][0]["unhealthy"] = long();
         json["nodes"][0]["excluded"] = long();
     }))
@@ -1142,6 +1176,10 @@ fn stalls_and_memory_of_states_are_checked() {
     let texts = texts.map(|text| text.as_ref().unwrap().as_str());
     assert_eq!(texts.map(str::len), [STALL_TEXT_MAX, LINE_MAX, LINE_MAX, LINE_MAX]);
     assert_eq!(stall.facts[0].len(), LINE_MAX);
+    let place = &read.look.unwrap().places[0];
+    let texts_of_place = [place.text.as_str(), place.stack.as_deref().unwrap()];
+    assert_eq!(texts_of_place.map(str::len), [STALL_TEXT_MAX; 2]);
+    assert!(texts_of_place.concat().chars().all(|c| c == 'é'));
     assert!(texts.concat().chars().all(|c| c == 'é'));
 }
 

@@ -8,10 +8,14 @@ fn some_instant() -> Instant {
     Instant::now()
 }
 
-/// Records an answer of the node with this rank to a part of look 7.
+/// Records an answer of the node with this rank to a part of look 7. The node has asked NCCL, if it should.
 fn answer(looking: &mut Looking, rank: u32, part: LookPart) -> LookStep {
-    let (round, workers, groups, facts) = (RoundId::default(), Vec::new(), Vec::new(), Vec::new());
-    let digest = Digest { round, look: 7, part, workers, groups, facts };
+    let has_asked_nccl = looking.look().ras_rank == GroupRank(rank);
+    record(looking, rank, part, has_asked_nccl)
+}
+
+fn record(looking: &mut Looking, rank: u32, part: LookPart, has_asked_nccl: bool) -> LookStep {
+    let digest = Digest { has_asked_nccl, ..Digest::new(RoundId::default(), 7, part) };
     looking.record(&NodeId::new(format!("n{rank}")), GroupRank(rank), digest)
 }
 
@@ -72,4 +76,26 @@ fn another_node_asks_nccl() {
     assert!(small.handle_timeout(begin + PART).is_changed, "the second part");
     assert_eq!(small.look().ras_rank, GroupRank(0));
     assert!(small.handle_timeout(begin + 2 * PART).is_over);
+}
+
+/// The answer of NCCL to each part is awaited, although the node that asks has sent what it knows itself. In the second
+/// part, another node is asked if that takes too long.
+#[test]
+fn nccl_is_awaited_in_both_parts() {
+    let begin = some_instant();
+    let mut looking = Looking::new(begin, 7, 2);
+    for part in [LookPart::First, LookPart::Second] {
+        let is_over = part == LookPart::Second;
+        record(&mut looking, 0, part, false);
+        assert_eq!(record(&mut looking, 1, part, false), EXPLAINED);
+        assert_eq!(record(&mut looking, 0, part, true), LookStep { is_over, ..EXPLAINED });
+        assert_eq!(looking.handle_timeout(begin + PART).is_changed, !is_over);
+    }
+    let mut looking = Looking::new(begin, 7, 2);
+    looking.handle_timeout(begin + PART);
+    assert_eq!(looking.look().ras_rank, GroupRank(1), "the first one was silent");
+    record(&mut looking, 0, LookPart::Second, true);
+    assert_eq!(record(&mut looking, 1, LookPart::Second, false), EXPLAINED);
+    assert_eq!(looking.deadline(), begin + 2 * PART);
+    assert!(looking.handle_timeout(begin + 2 * PART).is_over);
 }

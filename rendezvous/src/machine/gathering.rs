@@ -206,6 +206,8 @@ impl Rendezvous {
             notice: None,
             stall: None,
             look: None,
+            places: None,
+            is_look_due: false,
             saved: SavedSteps::default(),
         }));
         for id in &placed {

@@ -44,20 +44,20 @@ impl Rendezvous {
 
     fn name_hung(&mut self, now: Instant, rank: GlobalRank, if_stopped: bool) {
         let Phase::Running(Running { stall: Some(stall), .. }) = &mut self.phase else { return };
-        let time = now.saturating_duration_since(stall.since);
+        let time = now.saturating_duration_since(stall.hang_since.unwrap_or(stall.since));
         debug!(%rank, ?time, if_stopped, "a worker hangs");
         stall.hung = Some(Hung { rank, time, if_stopped });
         (self.has_guidance, self.has_given_guidance) = (true, true);
     }
 
-    /// Returns the time at which a worker is named if there is no further step. `None` while ragent itself makes the
-    /// workers wait.
+    /// Returns the time at which a worker is named if there is no further step. `None` while the workers have a known
+    /// reason to wait. Afterwards, the time begins again.
     pub(super) fn hang_deadline(&self) -> Option<Instant> {
         let Phase::Running(running) = &self.phase else { return None };
         let stall = running.stall.as_ref()?;
         let is_named = stall.hung.is_some_and(|hung| !hung.if_stopped);
-        let may_name = self.kills_hung() && !is_named && self.own_wait().is_none();
-        may_name.then(|| after(stall.since, self.hang_time(running.group.round, stall)))
+        let since = stall.hang_since.filter(|_| self.kills_hung() && !is_named)?;
+        Some(after(since, self.hang_time(running.group.round, stall)))
     }
 
     /// Returns true if the coordinator decides which worker hangs.

@@ -1,8 +1,10 @@
 //! Looks at the workers of a stalled round, and explains the stall by the answers.
 //!
-//! 1. When a stall begins, all nodes receive a look with their guidance. It has two parts ([`Looking`]).
+//! 1. When a stall begins, or when a person asks (`ragent stacks`), all nodes receive a look with their guidance. It has
+//!    two parts ([`Looking`]), so a job has at most one look in ten seconds.
 //! 2. The answers are restricted to what their nodes can know, and kept until the look is over.
-//! 3. They are explained ([`explain_stall`]). The explanation is shown at once. It is recorded as an event when the
+//! 3. The places of the workers are shown until the round ends ([`places`]).
+//! 4. A stall is explained ([`explain_stall`]). The explanation is shown at once. It is recorded as an event when the
 //!    look is over, so that the journal has one for both parts.
 
 use std::{net::Ipv6Addr, time::Instant};
@@ -13,12 +15,14 @@ use crate::{
     event::EventKind,
     group::Group,
     ids::NodeId,
+    limits::millis,
     looking::{LookStep, Looking},
     machine::Rendezvous,
     message::Digest,
     notice_phase::NoticePhase,
     phase::{Phase, Running},
-    stall::{Own, OwnWait, RankedNode, explain_stall, restrict},
+    snapshot::JobLook,
+    stall::{Own, OwnWait, RankedNode, explain_stall, places, restrict},
     table::MemberRanks,
 };
 
@@ -28,11 +32,31 @@ impl Rendezvous {
         let Phase::Running(running) = &mut self.phase else { return };
         self.looks = self.looks.saturating_add(1);
         running.look = Some(Box::new(Looking::new(now, self.looks, running.group.size)));
+        running.is_look_due = false;
         debug!(number = self.looks, "look at the workers");
         self.has_guidance = true;
         if self.own_wait().is_some() {
             self.explain(self.looks);
         }
+    }
+
+    /// Begins a look because a person has asked for it. If there is one already, its places are the answer. If these are
+    /// shown already, another look follows.
+    pub(super) fn note_look_request(&mut self, now: Instant) {
+        let Phase::Running(running) = &mut self.phase else { return };
+        let shown = running.places.as_ref().map(|places| places.1.number);
+        match &mut running.look {
+            Some(look) if shown == Some(look.look().number) => running.is_look_due = true,
+            Some(look) => look.want(),
+            None => {
+                self.begin_look(now);
+                let Phase::Running(Running { look: Some(look), .. }) = &mut self.phase else {
+                    return;
+                };
+                look.want();
+            }
+        }
+        self.send_new_guidance(now);
     }
 
     /// Handles the answer of a node to a look.
@@ -74,14 +98,18 @@ impl Rendezvous {
         }
         if step.is_over {
             self.name_stopped(now);
-            self.end_look();
+            self.record_explanation();
+            let Phase::Running(running) = &mut self.phase else { return };
+            running.look = None;
+            if running.is_look_due {
+                self.note_look_request(now);
+            }
         }
     }
 
-    /// Ends the look, and records the explanation.
-    pub(super) fn end_look(&mut self) {
+    /// Records the newest explanation of the stall as an event.
+    pub(super) fn record_explanation(&mut self) {
         let Phase::Running(running) = &mut self.phase else { return };
-        running.look = None;
         let Some(stall) = &mut running.stall else { return };
         let Some(explanation) = stall.unrecorded.take() else { return };
         let kind = EventKind::StallExplained { text: explanation.text, rank: explanation.rank };
@@ -89,14 +117,28 @@ impl Rendezvous {
         self.event(Some(event), None, kind);
     }
 
-    /// Explains the stall by the answers so far.
+    /// Shows the places of the workers, and explains the stall, by the answers so far.
     fn explain(&mut self, number: u64) {
         let Some(own) = self.own_facts(number) else { return };
-        let Phase::Running(Running { stall: Some(stall), look: Some(look), .. }) = &mut self.phase
+        let Phase::Running(Running { stall, places: shown, look: Some(look), .. }) =
+            &mut self.phase
         else {
             return;
         };
-        stall.explain(explain_stall(look.digests(), &own));
+        if !look.digests().is_empty() {
+            *shown = Some(Box::new((look.since(), places(look.digests(), &own))));
+        }
+        if let Some(stall) = stall {
+            stall.explain(explain_stall(look.digests(), &own));
+        }
+    }
+
+    /// Returns the places of the workers at the newest look, for people.
+    pub(super) fn shown_look(&self, now: Instant) -> Option<JobLook> {
+        let Phase::Running(running) = &self.phase else { return None };
+        let (since, look) = running.places.as_deref()?;
+        let age_ms = millis(now.saturating_duration_since(*since));
+        Some(JobLook { age_ms, ..look.clone() })
     }
 
     /// Returns what this coordinator itself knows about the running round.
@@ -126,13 +168,12 @@ impl Rendezvous {
     }
 }
 
-/// Returns a member as the explanation needs it. The folder of its logs is not known here.
+/// Returns a member as the explanation needs it.
 fn ranked(ranks: &MemberRanks) -> RankedNode {
     RankedNode {
         host: ranks.node.host_name.clone(),
         first: ranks.first_global_rank,
         workers: ranks.node.local_world_size.get(),
-        logs: None,
     }
 }
 

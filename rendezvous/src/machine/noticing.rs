@@ -20,7 +20,8 @@ use crate::{
     limits::{SAVE_SPACING, after, millis},
     machine::{Rendezvous, closing::Failures},
     message::{
-        Checkpoint, Guidance, JobResult, NodeState, NoticeKind, RestartReason, StepSource, ToNode,
+        Checkpoint, Guidance, JobResult, NodeState, NoticeKind, Requests, RestartReason,
+        StepSource, ToNode,
     },
     notice_phase::NoticePhase,
     phase::{Phase, Running},
@@ -32,14 +33,17 @@ use crate::{
 const RANGES_SHOWN: usize = 8;
 
 impl Rendezvous {
-    /// Notes that a checkpoint was requested on a node, or that the node has answered a notice.
-    pub(super) fn note_requests(&mut self, id: &NodeId) {
+    /// Notes that a checkpoint or a look was requested on a node, or that the node has answered a notice.
+    pub(super) fn note_requests(&mut self, now: Instant, id: &NodeId) {
         let Some(node) = self.roster.get_mut(id) else { return };
-        let requested = node.report.requests.saves;
-        if requested > node.saves_requested {
-            self.is_save_due = true;
+        let Requests { saves, looks } = node.report.requests;
+        let known = node.requested;
+        node.requested = Requests { saves: saves.max(known.saves), looks: looks.max(known.looks) };
+        self.is_save_due |= saves > known.saves;
+        if looks > known.looks {
+            self.note_look_request(now);
         }
-        node.saves_requested = node.saves_requested.max(requested);
+        let Some(node) = self.roster.get(id) else { return };
         let (saved, state) = (node.report.saved, node.report.state);
         let round = node.report.round;
         let runs = matches!(state, NodeState::Running | NodeState::Succeeded);

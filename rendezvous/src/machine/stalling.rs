@@ -28,6 +28,9 @@ impl Rendezvous {
         let Phase::Running(running) = &self.phase else { return };
         let is_excused = self.may_pause(running);
         self.journal.account.excuse(now, is_excused);
+        if let Phase::Running(Running { stall: Some(stall), .. }) = &mut self.phase {
+            stall.excuse(now, is_excused);
+        }
         if self.stall_deadline().is_some_and(|due| due <= now) {
             self.begin_stall(now);
         }
@@ -66,8 +69,10 @@ impl Rendezvous {
 
     /// Ends the stall of the round. `step` is the new step, if there is one.
     pub(super) fn end_stall(&mut self, now: Instant, step: Option<u64>) {
-        self.end_look();
+        self.record_explanation();
         let Phase::Running(running) = &mut self.phase else { return };
+        // A look stops each worker for a moment.
+        running.look.take_if(|look| !look.is_wanted());
         let Some(stall) = running.stall.take() else { return };
         // The worker may live after all.
         self.has_guidance |= stall.hung.is_some();

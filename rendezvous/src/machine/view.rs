@@ -183,6 +183,7 @@ impl Rendezvous {
             checkpoints: self.checkpoints.times(self.failure_rate()),
             saved_step: self.job_state.training.saved_step,
             stall: self.stall(now),
+            look: self.shown_look(now),
             memory: self.memory_status(now),
             refused_clients: self
                 .phase

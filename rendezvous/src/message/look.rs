@@ -79,6 +79,30 @@ pub struct Digest {
     pub groups: Vec<GroupLook>,
     /// Facts about the hardware of the node, at most [`FACTS_MAX`] lines of [`LINE_MAX`](super::LINE_MAX) bytes.
     pub facts: Vec<String>,
+    /// The folder with the workers' logs of this round, if their stacks are written there. It has a folder for each
+    /// worker, named by its local rank. At most [`LINE_MAX`](super::LINE_MAX) bytes.
+    pub logs: Option<String>,
+    /// True if this node was asked to ask NCCL, and has done so. Its answer is part of this digest, if there was one.
+    pub has_asked_nccl: bool,
+    /// True if something was left out because there was too much of it. Then no rank is blamed.
+    pub is_cut: bool,
+}
+
+impl Digest {
+    /// Returns an answer without content.
+    pub fn new(round: RoundId, look: u64, part: LookPart) -> Self {
+        Self {
+            round,
+            look,
+            part,
+            workers: Vec::new(),
+            groups: Vec::new(),
+            facts: Vec::new(),
+            logs: None,
+            has_asked_nccl: false,
+            is_cut: false,
+        }
+    }
 }
 
 /// The state of a worker.

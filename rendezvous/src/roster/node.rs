@@ -9,7 +9,7 @@ use crate::{
     flapping::Tally,
     ids::{Peer, RoundId, StreamNumber},
     message::{
-        Assignment, CheckpointId, MemoryReport, NodeDescription, NodeReport, NodeState,
+        Assignment, CheckpointId, MemoryReport, NodeDescription, NodeReport, NodeState, Requests,
         StandbyCounts, WaitReason,
     },
 };
@@ -33,8 +33,8 @@ pub(crate) struct RosterNode {
     pub(crate) admitted_on: StreamNumber,
     /// True if it has reported, on a stream after `admitted_on`, that it never was in that round.
     pub(crate) missed_its_admission: bool,
-    /// The number of checkpoints requested on it that were passed on to all nodes.
-    pub(crate) saves_requested: u32,
+    /// What was requested on it so far, and is known here.
+    pub(crate) requested: Requests,
     /// The latest progress report of its workers, if any.
     pub(crate) progress: Option<Arc<str>>,
     /// The standbys that it last reported.

@@ -156,7 +156,14 @@ fn missing<'a>(evidence: &Evidence<'a>, graph: &Graph, is_sure: bool) -> Found<'
         if is_stopped {
             ranks = stopped;
         }
-        let blamed = ranks.first().copied().filter(|r| is_sure && is_minority && is_seen(r));
+        // NCCL does not count what is sent between two ranks. So a rank may wait in that, unless its stack shows it elsewhere.
+        let is_elsewhere = |rank: &u32| {
+            let worker = evidence.workers.get(rank);
+            group.source == LaunchSource::Records
+                || worker.is_some_and(|worker| worker.look.activity == Some(Activity::Other))
+        };
+        let blamed = ranks.first().copied();
+        let blamed = blamed.filter(|r| is_sure && is_minority && is_seen(r) && is_elsewhere(r));
         return Some((Cause::Missing { group: index, ranks, unlisted, is_stopped }, blamed));
     }
     let (group, ranks) = largest(evidence, |index, _| ends(index))?;
@@ -231,9 +238,15 @@ fn unfinished<'a>(evidence: &Evidence<'a>, graph: &Graph) -> Found<'a> {
         group.counts.keys().find(|launch| launch.is_open()).filter(|_| is_counted).copied()
     })?;
     let group = &evidence.groups[index];
-    let Some(_) = graph.waits[index].top else {
+    let Some(top) = graph.waits[index].top else {
         return Some((Cause::AllSend { group: index }, None));
     };
+    // NCCL names no ranks of its own without a group of all ranks.
+    let below = group.count(|launch| launch.number < top && !launch.is_point_to_point());
+    if below > 0 && graph.waits[index].missing.is_empty() {
+        let (group, ranks) = (index, Vec::new());
+        return Some((Cause::Missing { group, ranks, unlisted: below, is_stopped: false }, None));
+    }
     let is_same = |other: &Launch<'_>| {
         (other.number, other.agreed(), other.is_finished)
             == (launch.number, launch.agreed(), launch.is_finished)
@@ -313,7 +326,11 @@ impl Cause<'_> {
 /// Returns true if both parts of the look show the cause.
 pub(super) fn is_unchanged(cause: &Cause<'_>, evidence: &Evidence<'_>) -> bool {
     match (cause, cause.group(evidence)) {
-        (_, Some(group)) => group.members.iter().any(|member| member.is_confirmed),
+        (_, Some(group)) => {
+            let mut named = cause.named().iter().filter_map(|rank| group.member(*rank));
+            named.all(|member| member.is_confirmed)
+                && group.members.iter().any(|member| member.is_confirmed)
+        }
         (Cause::NoStore { ranks, .. }, None) => {
             let worker = |rank| evidence.workers.get(rank);
             ranks.iter().all(|rank| worker(rank).is_some_and(Worker::stays_without_store))

@@ -6,7 +6,7 @@ use super::{
     Own,
     group::{Group, Launch},
 };
-use crate::message::{Activity, DIGEST_GROUPS_MAX, Digest, LaunchSource, LookPart, WorkerLook};
+use crate::message::{Activity, Digest, LaunchSource, LookPart, WorkerLook};
 
 /// The most launches that count: eight groups for each of 80,000 workers, in both parts. Further ones are left out,
 /// and no rank is blamed then.
@@ -51,6 +51,11 @@ impl Worker<'_> {
         [self.first, self.second].iter().all(|look| look.is_some_and(is_stopped))
     }
 
+    /// Returns true if a signal had stopped it in both parts of the look, and no debugger.
+    pub(super) fn stays_stopped_by_a_signal(&self) -> bool {
+        [self.first, self.second].iter().all(|look| look.is_some_and(|it| it.state == Some('T')))
+    }
+
     /// Returns true if its stack is in `torch.distributed`.
     pub(super) fn is_in_torch(&self) -> bool {
         matches!(self.look.activity, Some(Activity::Collective | Activity::Wait))
@@ -77,7 +82,7 @@ impl<'a> Evidence<'a> {
         let mut left = LAUNCHES_COUNTED;
         let of_look = |digest: &&Digest| (digest.round, digest.look) == (own.round, own.look);
         for digest in digests.iter().filter(of_look) {
-            evidence.has_hidden_waits |= digest.groups.len() >= DIGEST_GROUPS_MAX;
+            evidence.has_hidden_waits |= digest.is_cut;
             evidence.add_workers(digest, world_size);
             for group in &digest.groups {
                 let key = (group.source == LaunchSource::Ras, group.name.as_str());

@@ -3,10 +3,14 @@
 use super::{
     Own,
     causes::Cause,
-    evidence::Evidence,
+    evidence::{Evidence, Worker},
     names::{cut, stack_file},
 };
 use crate::{message::LINE_MAX, snapshot::STALL_FACTS_MAX};
+
+/// The hint in jobs whose stacks cannot be read.
+const NO_STACKS: &str =
+    "install py-spy on the nodes to see lines of the script: `pip install py-spy`";
 
 /// Returns the lines.
 pub(super) fn of(cause: &Cause<'_>, evidence: &Evidence<'_>, own: &Own) -> Vec<String> {
@@ -34,30 +38,33 @@ pub(super) fn of(cause: &Cause<'_>, evidence: &Evidence<'_>, own: &Own) -> Vec<S
             let named =
                 cause.named().first().and_then(|rank| Some((*rank, evidence.workers.get(rank)?)));
             if let Some((rank, worker)) = named {
-                facts.extend(
-                    activity(rank, evidence, own).filter(|_| !matches!(cause, Cause::NoCounts)),
-                );
+                facts.extend(activity(worker).filter(|_| !matches!(cause, Cause::NoCounts)));
                 facts.extend(worker.digest.facts.iter().cloned());
+                // A part of a path leads nowhere.
+                let file =
+                    stack_file(rank, worker, own).map(|file| format!("its whole stack: {file}"));
+                facts.extend(file.filter(|fact| fact.len() <= LINE_MAX));
             }
         }
+    }
+    let has_stack =
+        |worker: &Worker<'_>| worker.look.activity.is_some() || worker.look.line.is_some();
+    let lacks_stacks = !evidence.workers.is_empty() && !evidence.workers.values().any(has_stack);
+    if lacks_stacks && matches!(cause, Cause::NoCounts | Cause::Missing { .. }) {
+        facts.push(NO_STACKS.to_owned());
     }
     facts.truncate(STALL_FACTS_MAX);
     facts.into_iter().map(|fact| cut(fact, LINE_MAX)).collect()
 }
 
 /// Returns what a rank does, such as `it is in load_batch at data.py:88, state D, in rpc_wait_bit_killable (NFS)`.
-fn activity(rank: u32, evidence: &Evidence<'_>, own: &Own) -> Option<String> {
-    let look = evidence.workers.get(&rank)?.look;
+fn activity(worker: &Worker<'_>) -> Option<String> {
+    let look = worker.look;
     let line = look.line.as_ref().map(|line| format!("in {line}"));
     // Most processes run, or sleep until something happens.
     let state = look.state.filter(|state| !matches!(state, 'R' | 'S' | 'T' | 't'));
     let state = state.map(|state| format!("state {state}"));
     let kernel = look.waits_in.as_ref().map(|place| format!("in {place}"));
-    let file = stack_file(rank, own).filter(|_| look.line.is_none());
     let parts: Vec<_> = [line, state, kernel].into_iter().flatten().collect();
-    match (parts.is_empty(), file) {
-        (true, file) => file.map(|file| format!("its stack: {file}")),
-        (false, None) => Some(format!("it is {}", parts.join(", "))),
-        (false, Some(file)) => Some(format!("it is {}; its stack: {file}", parts.join(", "))),
-    }
+    (!parts.is_empty()).then(|| format!("it is {}", parts.join(", ")))
 }

@@ -142,7 +142,8 @@ impl<'a> Group<'a> {
             let of = |part| records.iter().rev().find(|r| r.part == part).map(|r| r.launch);
             let (first, second) = (of(LookPart::First), of(LookPart::Second));
             let Some(launch) = second.or(first) else { continue };
-            if first.is_some() && second.is_some() && first != second {
+            // The number falls if ranks do not answer any more.
+            if first.is_some() && second > first {
                 moved = moved.max(second);
             }
             let is_confirmed = first == second;
@@ -235,6 +236,13 @@ impl<'a> Group<'a> {
         }
         self.members = members;
         true
+    }
+
+    /// Returns true if all ranks have launched the same collective, and NCCL counts.
+    pub(super) fn is_equal_for_nccl(&self) -> bool {
+        self.source == LaunchSource::Ras
+            && self.unanswered.is_empty()
+            && self.counts.values().copied().eq([u64::from(self.size)])
     }
 
     /// Returns true if ranks wait that no list contains.

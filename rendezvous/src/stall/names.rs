@@ -1,6 +1,6 @@
 //! Names ranks, with their hosts.
 
-use super::Own;
+use super::{Own, evidence::Worker};
 use crate::{ids::LocalRank, snapshot::grouped};
 
 /// The most ranks by name. A number follows.
@@ -64,11 +64,12 @@ fn common_host<'o>(ranks: &[u32], own: &'o Own) -> Option<&'o str> {
     ranks.iter().all(|rank| node.has(*rank)).then_some(&node.host)
 }
 
-/// Returns the file with the stack of a rank, with its host.
-pub(super) fn stack_file(rank: u32, own: &Own) -> Option<String> {
+/// Returns the file with the whole stack of a rank, with its host.
+pub(super) fn stack_file(rank: u32, worker: &Worker<'_>, own: &Own) -> Option<String> {
+    let logs = worker.digest.logs.as_ref()?;
     let node = own.node_of(rank)?;
     let place = LocalRank(rank.checked_sub(node.first.0)?);
-    Some(format!("{}:{}/{place}/stack.txt", node.host, node.logs.as_ref()?.trim_end_matches('/')))
+    Some(format!("{}:{}/{place}/stack.txt", node.host, logs.trim_end_matches('/')))
 }
 
 /// Returns the part of `text` that has at most `limit` bytes.

@@ -39,7 +39,7 @@ pub(super) fn of(cause: &Cause<'_>, evidence: &Evidence<'_>, own: &Own) -> Strin
             let who = Ranks::with_unlisted(ranks, *unlisted, own);
             let worker = |rank| evidence.workers.get(rank);
             let in_torch = ranks.iter().all(|rank| worker(rank).is_some_and(Worker::is_in_torch));
-            let waits = if in_torch {
+            let waits = if in_torch && !ranks.is_empty() {
                 format!(
                     "; {} in another one, which is not known",
                     who.verb("it waits", "they wait")

@@ -84,7 +84,8 @@ fn by_stacks(evidence: &Evidence<'_>, own: &Own) -> Option<String> {
                     "not in the same one".to_owned()
                 }
                 (None, Some(Activity::Other)) => {
-                    let file = stack_file(rank, own).map(|file| format!(", its stack: {file}"));
+                    let file =
+                        stack_file(rank, worker, own).map(|file| format!(", its stack: {file}"));
                     format!("in no collective{}", file.unwrap_or_default())
                 }
                 (None, Some(_)) => "in torch.distributed".to_owned(),
@@ -157,7 +158,7 @@ fn of_others(
 }
 
 /// Returns the function and the place of a worker, such as `all_reduce (t.py:7)`.
-fn line(worker: &Worker<'_>) -> Option<String> {
+pub(super) fn line(worker: &Worker<'_>) -> Option<String> {
     let line = worker.look.line.as_deref()?;
     Some(match line.rsplit_once(" at ") {
         Some((function, place)) => format!("{function} ({place})"),

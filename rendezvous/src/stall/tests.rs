@@ -2,6 +2,7 @@
 
 mod evidence;
 mod fixture;
+mod places;
 mod property;
 mod sentences;
 mod simulator;

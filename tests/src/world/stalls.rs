@@ -306,8 +306,19 @@ impl World {
         let stopped = |rank| WorkerLook { rank, state: Some('T'), ..WorkerLook::default() };
         let is_other = |rank: &GlobalRank| !ranks.contains(rank);
         let workers = all.filter(is_other).take(8).map(stopped).collect();
-        let facts = Vec::new();
-        let digest = Digest { round, look: look.number, part: look.part, workers, groups, facts };
+        let (facts, logs) = (Vec::new(), None);
+        let part = look.part;
+        let digest = Digest {
+            round,
+            look: look.number,
+            part,
+            workers,
+            groups,
+            facts,
+            logs,
+            has_asked_nccl: asks,
+            is_cut: false,
+        };
         let Some(stalls) = &mut self.stalls else { return };
         let first = stalls.answers.entry(id.clone()).or_insert_with(|| digest.clone()).clone();
         let digest = match self.bug {

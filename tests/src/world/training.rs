@@ -18,7 +18,7 @@ use std::{
 };
 
 use ragent_core::{
-    agent::{Ending, Received, SAVED, ShownNotice},
+    agent::{Ending, Received, SAVED, ShownNotice, Wanted},
     saves::SaveReport,
     signal::Signal,
     steps::NodeSteps,
@@ -291,7 +291,7 @@ impl World {
         let Some(agent) = self.agent(id) else { return };
         if kind == NoticeKind::Save {
             // It does not count without a round.
-            let _ = agent.node.handle_save_request(now);
+            let _ = agent.node.handle_request(now, Wanted::Save);
             return;
         }
         let ends_job = kind == NoticeKind::End;

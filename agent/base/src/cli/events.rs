@@ -44,3 +44,17 @@ pub struct ExplainArgs {
     #[arg(long)]
     pub json: bool,
 }
+
+/// Flags of `ragent stacks`.
+#[derive(Args, Clone, Debug)]
+pub struct StacksArgs {
+    /// Ranks to print, such as 3,8-15 [default: all]
+    #[arg(value_name = "RANKS")]
+    pub ranks: Option<String>,
+    /// The job.
+    #[command(flatten)]
+    pub asked: AskedJobArgs,
+    /// Print one JSON object, with the places of all ranks
+    #[arg(long, conflicts_with = "ranks")]
+    pub json: bool,
+}

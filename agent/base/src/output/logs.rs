@@ -161,6 +161,11 @@ impl WorkerFolder {
         self.0.join(temp_folders::RECORDS_FILE)
     }
 
+    /// The folder with the folders of all workers of this node and round.
+    pub fn of_all_workers(&self) -> Option<&Path> {
+        self.0.parent()
+    }
+
     /// The begin of the path of the file that torch writes before a time-out. It adds the rank. All ranks of a node
     /// share a folder, as torch's `fr_trace` expects it.
     pub fn flight_record_prefix(&self) -> PathBuf {

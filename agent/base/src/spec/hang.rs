@@ -46,7 +46,9 @@ impl<H: Host> Arguments<'_, H> {
         let given = self.argument("hang_timeout", &self.args.hang_timeout);
         let given = given.filter(|given| given.text.trim() != AUTO);
         let is_allowed = |seconds| seconds > 0.0 && seconds <= MAX_SECONDS;
-        let seconds = given.map(|given| given.seconds(is_allowed)).transpose()?;
+        let hint = "give the seconds after which workers count as hung, or `auto`: the steps of the job decide";
+        let seconds = given.map(|given| given.seconds(is_allowed)).transpose();
+        let seconds = seconds.map_err(|error| error.with_hint(hint))?;
         Ok(seconds.map(Duration::from_secs_f64))
     }
 

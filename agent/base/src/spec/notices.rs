@@ -3,18 +3,33 @@
 use std::{ffi::OsStr, time::Duration};
 
 use nix::sys::signal::Signal;
-use ragent_rendezvous::{message::NoticeKind, training::CHARGED_ROUNDS_MAX};
+use ragent_rendezvous::training::CHARGED_ROUNDS_MAX;
+use serde::{Deserialize, Serialize};
 
 use super::{SignalList, UsageError, arguments::Arguments};
 use crate::{cli::ProgramName, sys::host::Host};
+
+/// What a source of notices announces or wants.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RequestKind {
+    /// The node leaves the job.
+    Leave,
+    /// The job ends.
+    End,
+    /// A checkpoint is wanted.
+    Save,
+    /// A look at the workers of all nodes is wanted.
+    Look,
+}
 
 /// A signal to the agent that is a notice.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct NoticeSignal {
     /// The signal.
     pub signal: Signal,
-    /// Its meaning. Never [`NoticeKind::Members`].
-    pub kind: NoticeKind,
+    /// Its meaning.
+    pub kind: RequestKind,
 }
 
 /// The longest `--notice`: a day is more than any checkpoint takes.
@@ -68,9 +83,9 @@ impl<H: Host> Arguments<'_, H> {
                 given.invalid(problem).with_hint(hint)
             };
             let kind = match kind {
-                "end" => NoticeKind::End,
-                "leave" => NoticeKind::Leave,
-                "save" => NoticeKind::Save,
+                "end" => RequestKind::End,
+                "leave" => RequestKind::Leave,
+                "save" => RequestKind::Save,
                 _ => {
                     return Err(wrong(format!(
                         "contains the kind `{kind}`, which is not `end`, `leave` or `save`"

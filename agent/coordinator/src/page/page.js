@@ -5,6 +5,7 @@
   const [SLOT, STATE, RANK, FIRST_RANK, WORKERS, HOST, ADDRESS, STANDBYS, REASON, STATUS, STALLED, SILENT] = Array(12).keys();
   const SQUARES_MAX = 400; // more nodes are drawn on a canvas
   const NAMED_MAX = 40; // fewer nodes are shown with their hosts
+  const PLACES_MAX = 6; // of workers; `ragent stacks` prints all
   const UNUSUAL_MAX = 50;
   const EVENTS_MAX = 200;
   const LATE_MS = 3000; // without data; a state arrives each second
@@ -272,6 +273,13 @@
       list.push(`The workers are stalled: ${what} for ${time(stall.for_ms)}${usual}`);
       if (stall.text) list.push(`Why: ${stall.text}`);
       for (const fact of stall.facts) list.push(fact);
+    }
+    const look = job.look;
+    for (const {text, count, ranks} of look?.places.slice(0, PLACES_MAX) ?? []) {
+      const names = ranks.map(([first, last]) => first === last ? first : `${first}-${last}`).join(", ");
+      const others = ranks.reduce((left, [first, last]) => left - (last - first + 1), count);
+      const more = others > 0 ? ` and ${number(others)} others` : "";
+      list.push(`${time(look.age_ms)} ago, ${count === 1 ? "rank" : "ranks"} ${names}${more}: ${text}`);
     }
     for (const voter of job.voters) {
       if (!voter.is_leader && voter.silent_ms >= 3000) {

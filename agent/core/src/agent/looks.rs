@@ -53,11 +53,13 @@ impl Looks {
     }
 }
 
-/// Returns true if all members of the round are certainly on this machine: there is only one, or its workers reach
-/// the store by a loopback address.
+/// Returns true if all members of the round are certainly on this machine: the workers reach the store by a loopback
+/// address. A single node on a network may send its answers to a coordinator elsewhere, and `ragent explain` may read them
+/// from elsewhere.
 fn is_on_one_machine(admission: &Admission) -> bool {
     let is_loopback = |address: std::net::IpAddr| address.is_loopback();
-    admission.group_world_size == 1 || admission.master_address.parse().is_ok_and(is_loopback)
+    let address = &admission.master_address;
+    address == "localhost" || address.parse().is_ok_and(is_loopback)
 }
 
 impl Agent {

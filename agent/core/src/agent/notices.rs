@@ -22,12 +22,21 @@ pub struct Received {
     pub text: String,
 }
 
+/// What can be requested on one node, from all nodes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Wanted {
+    /// A checkpoint.
+    Save,
+    /// A look at the workers.
+    Look,
+}
+
 /// The reason why a notice does not count.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum NotTaken {
     /// This node is leaving, or the job has ended.
     TooLate,
-    /// No round runs on this node, so there is nothing to save.
+    /// No round runs on this node.
     NoRound,
 }
 
@@ -136,15 +145,20 @@ impl Agent {
         Ok(())
     }
 
-    /// Notes that a checkpoint was requested on this node.
+    /// Notes that something was requested on this node, from all nodes.
     ///
     /// # Errors
     ///
     /// Returns the reason if it does not count.
-    pub fn handle_save_request(&mut self, now: Instant) -> Result<(), NotTaken> {
+    pub fn handle_request(&mut self, now: Instant, wanted: Wanted) -> Result<(), NotTaken> {
         match self.state {
             AgentState::Running | AgentState::Succeeded => {
-                self.notices.requests.saves = self.notices.requests.saves.saturating_add(1);
+                let Requests { saves, looks } = &mut self.notices.requests;
+                let count = match wanted {
+                    Wanted::Save => saves,
+                    Wanted::Look => looks,
+                };
+                *count = count.saturating_add(1);
                 self.send_report(now);
                 Ok(())
             }

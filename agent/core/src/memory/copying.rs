@@ -152,6 +152,7 @@ impl PartKeeper {
 
     fn handle_copied(&mut self, now: Instant, id: PartId, worker: LocalRank, end: TransferEnd) {
         let buddy = self.buddy().cloned();
+        let is_declined = matches!(end, TransferEnd::Declined(Decline::NoRoom));
         let why = match end {
             TransferEnd::Done | TransferEnd::Declined(Decline::HaveIt | Decline::NotNeeded) => {
                 let Some(part) = self.parts.get_mut(&id) else { return };
@@ -177,7 +178,9 @@ impl PartKeeper {
         if self.copying.retry_at.is_none_or(|at| at <= now) {
             self.copying.retry_at = Some(now + self.copying.pauses.after_failure());
         }
-        if now >= since + PATIENCE {
+        let needed = self.parts.get(&id).map_or(0, |part| self.needed_for(part.bytes(), false));
+        // All nodes usually have the same limit. If it has no room for copies, waiting gains nothing.
+        if now >= since + PATIENCE || is_declined && self.settings.limit < needed {
             self.copying.is_buddy_lost = true;
             let (host, buddy) = (&self.settings.host_name, buddy.unwrap_or_default());
             self.obstacle = Some(fitted(&format!("not copied from {host}: {buddy} {why}")));

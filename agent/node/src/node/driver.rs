@@ -23,7 +23,7 @@ use nix::{
     unistd::Pid,
 };
 use ragent_core::{
-    agent::{Action, AgentSettings, Ending, News, Received},
+    agent::{Action, AgentSettings, Ending, News, Received, Wanted},
     node::{Effect, Node},
     outage::Outage,
     saves::NodeSaves,
@@ -33,8 +33,7 @@ use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{JobUid, Round, RunId, StreamNumber},
     message::{
-        Admission, CheckedOwners, FromNode, NodeDescription, NoticeKind, StoreConnection,
-        StoreUnreached,
+        Admission, CheckedOwners, FromNode, NodeDescription, StoreConnection, StoreUnreached,
     },
     settings::SharedSettings,
 };
@@ -56,6 +55,7 @@ use ragent_base::{
         telemetry::{self, Log},
     },
     secret::{Credentials, Mismatch},
+    spec::RequestKind,
     sys::{alarm::Alarm, clock, host::ThisHost},
 };
 use ragent_coordinator::client::{self, StreamEvent};
@@ -281,7 +281,7 @@ fn saved_step(ending: &Ending) -> Option<u64> {
 
 /// A process that wants to know when ranks have saved.
 struct Asker {
-    kind: NoticeKind,
+    kind: RequestKind,
     /// The newest notice when it asked: checkpoints for this one, or for an earlier one, do not answer.
     known: u64,
     answers: mpsc::Sender<NoticeAnswer>,
@@ -387,7 +387,7 @@ impl NodeDriver<'_> {
             return self.noticed.is_some_and(is_same);
         }
         self.noticed = Some(now);
-        let (kind, text) = (NoticeKind::Leave, signal.as_str().to_owned());
+        let (kind, text) = (RequestKind::Leave, signal.as_str().to_owned());
         self.handle_notice(NoticeRequest { kind, within: None, text, asker: None });
         true
     }
@@ -396,11 +396,12 @@ impl NodeDriver<'_> {
     fn handle_notice(&mut self, request: NoticeRequest) {
         let NoticeRequest { kind, within, text, asker } = request;
         let (now, was_leaving) = (clock::now(), self.node.agent().is_leaving());
-        info!(kind = kind.name(), text, "notice received");
+        info!(?kind, text, "notice received");
         let taken = match kind {
-            NoticeKind::Save => self.node.handle_save_request(now),
-            NoticeKind::Members | NoticeKind::Leave | NoticeKind::End => {
-                let ends_job = kind == NoticeKind::End;
+            RequestKind::Save => self.node.handle_request(now, Wanted::Save),
+            RequestKind::Look => self.node.handle_request(now, Wanted::Look),
+            RequestKind::Leave | RequestKind::End => {
+                let ends_job = kind == RequestKind::End;
                 self.node.handle_notice(now, Received { ends_job, within, text })
             }
         };
@@ -433,7 +434,7 @@ impl NodeDriver<'_> {
         self.node.handle_saves(now, saves);
         let Some(saved) = saves.answer else { return };
         let is_answered = |Asker { kind, known, answers }: &Asker| {
-            *kind == NoticeKind::Save
+            *kind == RequestKind::Save
                 && saved.notice > *known
                 && answers.try_send(NoticeAnswer::Saved(saved.step)).is_ok()
         };
@@ -581,7 +582,7 @@ impl NodeDriver<'_> {
             Action::ShowNotice(notice) => {
                 if notice.is_none() {
                     // The round has ended, so nobody answers a request for a checkpoint.
-                    self.answer_askers(|asker| asker.kind == NoticeKind::Save, None);
+                    self.answer_askers(|asker| asker.kind == RequestKind::Save, None);
                 }
                 self.order(SupervisorCommand::ShowNotice(notice)).await;
             }

@@ -191,7 +191,7 @@ mod tests {
     #[tokio::test]
     async fn notices_of_a_program_are_passed_on() {
         let (sender, mut notices) = mpsc::channel(1);
-        let script = "echo nonsense; echo leave 120 pid $$; echo save 0 again; exec cat /dev/zero >/dev/null";
+        let script = "echo nonsense; echo leave 120 pid $$; echo save 0 again; exec sleep 1000";
         let words = ["sh", "-c", script].map(str::to_owned).to_vec();
         let run = tokio::spawn(run_command(words, sender));
         let first = notices.recv().await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ragent_rendezvous::message::NoticeKind;
+use ragent_base::spec::RequestKind;
 
 use super::{NoticeRequest, fitted};
 
@@ -15,16 +15,16 @@ pub(super) fn parse(line: &str) -> Option<NoticeRequest> {
     let (seconds, text) =
         rest.trim().split_once(char::is_whitespace).unwrap_or_else(|| (rest.trim(), ""));
     let kind = match kind {
-        "leave" => NoticeKind::Leave,
-        "end" => NoticeKind::End,
-        "save" => NoticeKind::Save,
+        "leave" => RequestKind::Leave,
+        "end" => RequestKind::End,
+        "save" => RequestKind::Save,
         _ => return None,
     };
     let seconds: f64 = seconds.parse().ok()?;
     if !(0.0..=SECONDS_MAX).contains(&seconds) {
         return None;
     }
-    let within = (kind != NoticeKind::Save).then(|| Duration::from_secs_f64(seconds));
+    let within = (kind != RequestKind::Save).then(|| Duration::from_secs_f64(seconds));
     Some(NoticeRequest { kind, within, text: fitted(text), asker: None })
 }
 
@@ -34,7 +34,7 @@ mod tests {
 
     use super::*;
 
-    fn parsed(line: &str) -> Option<(NoticeKind, Option<f64>, String)> {
+    fn parsed(line: &str) -> Option<(RequestKind, Option<f64>, String)> {
         let NoticeRequest { kind, within, text, .. } = parse(line)?;
         Some((kind, within.map(|within| within.as_secs_f64()), text))
     }
@@ -42,10 +42,10 @@ mod tests {
     /// A line has a kind, a time and a text, which may be missing.
     #[test]
     fn notices_are_parsed() {
-        let leave = (NoticeKind::Leave, Some(120.0), "spot interruption".to_owned());
+        let leave = (RequestKind::Leave, Some(120.0), "spot interruption".to_owned());
         assert_eq!(parsed("leave 120 spot interruption\r"), Some(leave));
-        assert_eq!(parsed("end 1.5"), Some((NoticeKind::End, Some(1.5), String::new())));
-        let save = (NoticeKind::Save, None, "rebalance".to_owned());
+        assert_eq!(parsed("end 1.5"), Some((RequestKind::End, Some(1.5), String::new())));
+        let save = (RequestKind::Save, None, "rebalance".to_owned());
         assert_eq!(parsed("save 0 rebalance"), Some(save));
     }
 

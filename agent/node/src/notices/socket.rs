@@ -1,4 +1,4 @@
-//! The socket of an agent for `ragent notice`, in a folder that only its user can open.
+//! The socket of an agent for `ragent notice` and `ragent stacks`, in a folder that only its user can open.
 //!
 //! Each side sends lines of JSON: a [`Request`], and then one or two [`Answer`]s. Only the agent's user and root
 //! are answered.
@@ -11,9 +11,11 @@ use std::{
 };
 
 use nix::unistd::getuid;
-use ragent_base::sys::{clock, private_folder::PrivateFolder};
+use ragent_base::{
+    spec::RequestKind,
+    sys::{clock, private_folder::PrivateFolder},
+};
 use ragent_core::agent::NotTaken;
-use ragent_rendezvous::message::NoticeKind;
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -35,11 +37,11 @@ const LINE_MAX: u64 = 4096;
 /// The time in which a request must be sent.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What `ragent notice` asks for.
+/// A request of `ragent notice` or `ragent stacks`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Request {
-    /// What is about to happen: [`NoticeKind::Leave`], [`NoticeKind::End`] or [`NoticeKind::Save`].
-    pub kind: NoticeKind,
+    /// What is about to happen, or what is wanted.
+    pub kind: RequestKind,
     /// The time for which ranks may save, in milliseconds; `None` for that of `--notice`.
     pub within_ms: Option<u64>,
     /// A text for people.
@@ -70,7 +72,7 @@ impl From<NoticeAnswer> for Answer {
                 "it is too late: the node is leaving, or the job has ended".to_owned(),
             ),
             NoticeAnswer::NotTaken(NotTaken::NoRound) => {
-                Self::Refused("no worker runs on the node, so nothing can be saved".to_owned())
+                Self::Refused("no worker runs on the node".to_owned())
             }
             NoticeAnswer::Saved(step) => Self::Saved(step),
             NoticeAnswer::Over => Self::Over,
@@ -148,7 +150,7 @@ async fn serve(stream: UnixStream, notices: mpsc::Sender<NoticeRequest>) -> io::
     timeout(REQUEST_TIMEOUT, reader.read_line(&mut line)).await??;
     let (asker, mut answers) = mpsc::channel(2);
     let waits = match serde_json::from_str::<Request>(&line) {
-        Ok(Request { kind, within_ms, text, waits }) if kind != NoticeKind::Members => {
+        Ok(Request { kind, within_ms, text, waits }) => {
             let within = within_ms.map(Duration::from_millis);
             let text = fitted(&text);
             let request = NoticeRequest { kind, within, text, asker: Some(asker) };
@@ -157,7 +159,7 @@ async fn serve(stream: UnixStream, notices: mpsc::Sender<NoticeRequest>) -> io::
             }
             waits
         }
-        Ok(_) | Err(_) => {
+        Err(_) => {
             let refused = Answer::Refused("the request is malformed".to_owned());
             return write(&mut writer, &refused).await;
         }
@@ -208,7 +210,7 @@ mod tests {
     use super::*;
 
     fn request(text: &str, waits: bool) -> Request {
-        Request { kind: NoticeKind::Leave, within_ms: Some(1_500), text: text.to_owned(), waits }
+        Request { kind: RequestKind::Leave, within_ms: Some(1_500), text: text.to_owned(), waits }
     }
 
     async fn answers(path: &Path, request: &Request) -> Vec<Answer> {
@@ -226,7 +228,10 @@ mod tests {
         let socket = NoticeSocket::open(path.clone(), sender).unwrap();
         tokio::spawn(async move {
             while let Some(NoticeRequest { kind, within, text, asker }) = notices.recv().await {
-                assert_eq!((kind, within), (NoticeKind::Leave, Some(Duration::from_millis(1_500))));
+                assert_eq!(
+                    (kind, within),
+                    (RequestKind::Leave, Some(Duration::from_millis(1_500)))
+                );
                 let asker = asker.unwrap();
                 let first = match text.as_str() {
                     "late" => NoticeAnswer::NotTaken(NotTaken::TooLate),

@@ -10,6 +10,8 @@ mod looking;
 mod messages;
 mod standbys;
 mod starting;
+#[cfg(test)]
+mod tests;
 mod watching;
 
 use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc, time::Instant};
@@ -48,6 +50,7 @@ use super::{
         worker_reports::ReportSockets,
     },
     keeper_link::{Drains, FromKeeper, KeeperLink},
+    look::files::LookFiles,
     plumbing::Prepared,
     spec::SupervisorSpec,
 };
@@ -88,6 +91,7 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
         worker_reports,
         output: Arc::new(Notify::new()),
         gpus,
+        look_files: BTreeMap::new(),
         background,
     };
     let task = tokio::spawn(driver.drive(received, from_keeper, done));
@@ -119,6 +123,8 @@ struct WorkersDriver {
     output: Arc<Notify>,
     gpus: Arc<HeldGpus>,
     hardware: HardwareWatch,
+    /// The files of the workers that looks write. They stay the same in all rounds.
+    look_files: BTreeMap<LocalRank, LookFiles>,
     background: mpsc::Sender<(RoundId, Done)>,
 }
 
@@ -130,11 +136,26 @@ enum Done {
     /// The activity of the workers was read.
     Looked(BTreeMap<LocalRank, Activity>),
     /// The stacks of a hung group were taken.
-    Stacks(Hang, BTreeMap<LocalRank, PathBuf>),
+    Stacks {
+        hang: Hang,
+        by: HungBy,
+        /// True if the hung worker is stopped after that.
+        is_stopped: bool,
+        stacks: BTreeMap<LocalRank, PathBuf>,
+    },
     /// The workers were looked at.
     Digest(Digest),
     /// The state of a worker was read: true if it is stopped.
     State(LocalRank, bool),
+}
+
+/// Who has found that a worker hangs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum HungBy {
+    /// This node has found it.
+    Node,
+    /// The coordinator names it, until it no longer does.
+    Coordinator,
 }
 
 impl WorkersDriver {
@@ -228,9 +249,18 @@ impl WorkersDriver {
                 group.is_looking = false;
                 let watch = group.hang.as_mut();
                 let hang = watch.and_then(|watch| watch.handle_look(clock::now(), &activities));
-                self.take_stacks(hang);
+                self.take_stacks(hang, HungBy::Node);
             }
-            Done::Stacks(Hang { local_rank, time }, stacks) => {
+            Done::Stacks { hang: Hang { local_rank, time }, by, is_stopped, stacks } => {
+                let is_hung = match by {
+                    HungBy::Node => true,
+                    HungBy::Coordinator => {
+                        group.named_hang.handle_stacks(clock::now(), local_rank, is_stopped)
+                    }
+                };
+                if !is_hung {
+                    return info!(%local_rank, "the worker no longer counts as hung; it is not killed");
+                }
                 for (local_rank, path) in stacks {
                     warn!(%local_rank, path = %path.display(), "wrote the stack of a hung worker");
                     group.workers.entry(local_rank).or_default().stack = Some(path);
@@ -239,10 +269,8 @@ impl WorkersDriver {
             }
             Done::State(local_rank, is_stopped) => {
                 group.is_reading_state = false;
-                let watch = group.stopped_watch.as_mut();
-                let watch = watch.filter(|watch| watch.local_rank() == local_rank);
-                let hang = watch.and_then(|watch| watch.handle_look(clock::now(), is_stopped));
-                self.take_stacks(hang);
+                let hang = group.named_hang.handle_look(clock::now(), local_rank, is_stopped);
+                self.take_stacks(hang, HungBy::Coordinator);
             }
             Done::Digest(digest) => self.report(SupervisorEvent::Digest(Box::new(digest))).await,
         }

@@ -1,17 +1,19 @@
 //! Looks at the workers of a node that make no progress, and describes them in a [`Digest`].
 //!
-//! 1. The kernel's view of all workers is read first, because the tools that follow stop a worker for a moment.
+//! 1. The kernel's view of all workers is read first, because the questions that follow wake threads of a worker.
 //! 2. torch's worker server is asked for stacks and for records of collectives, where it runs. Other stacks come from
-//!    py-spy. What is whole goes to `stack.txt` and `records.json` in the log folders.
+//!    py-spy, which does not stop the worker: a stop could outlast a look at a worker that waits for a disk.
 //! 3. One node of the job also asks NCCL, which takes longer. So it sends a second digest.
 //! 4. What is not known in time is left out.
+//! 5. After the digest, the whole stacks and records go to `stack.txt` and `records.json` in the log folders.
 //!
 //! Lines of Python are content. If they must not leave the node, the digest has only the kind of activity.
 
+pub(crate) mod files;
 pub(crate) mod frames;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
-mod kernel;
+pub(crate) mod kernel;
 pub(crate) mod ras;
 mod records;
 mod store_clients;
@@ -19,7 +21,12 @@ mod store_clients;
 mod tests;
 mod worker_server;
 
-use std::{cmp::Reverse, collections::BTreeMap, fs, path::PathBuf};
+use std::{
+    cmp::Reverse,
+    collections::BTreeMap,
+    mem,
+    path::{self, PathBuf},
+};
 
 use ragent_base::{output::logs::WorkerFolder, spec::Endpoint, sys::host::ThisHost};
 use ragent_core::agent::LookOrder;
@@ -27,13 +34,16 @@ use ragent_rendezvous::{
     ids::{GlobalRank, LocalRank},
     message::{Activity, DIGEST_WORKERS_MAX, Digest, GroupLook, LookPart, WorkerLook},
 };
-use tokio::{
-    task::{JoinSet, spawn_blocking},
-    time::timeout,
-};
-use tracing::{debug, info, warn};
+use tokio::{task::JoinSet, time::timeout};
+use tracing::{debug, info};
 
-use self::{frames::Stack, kernel::KernelView, ras::answer::OwnWorkers, records::Records};
+use self::{
+    files::{Content, LookFiles},
+    frames::Stack,
+    kernel::{KernelView, within},
+    ras::answer::OwnWorkers,
+    records::Records,
+};
 use super::health::stacks::{self, Spied};
 use crate::workers::limits;
 
@@ -56,19 +66,25 @@ pub(crate) struct LookRequest {
 }
 
 /// A worker to look at.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct LookedAt {
     pub(crate) pid: u32,
     /// The folder for its stack and records, if files are kept.
     pub(crate) folder: Option<WorkerFolder>,
+    /// The files in this folder.
+    pub(crate) files: LookFiles,
     /// The socket of its torch worker server, if it was given one.
     pub(crate) worker_server: Option<PathBuf>,
 }
 
-/// Looks at all workers at once, in a limited time.
-pub(crate) async fn look(request: LookRequest) -> Digest {
+/// Looks at all workers at once, in a limited time. Returns also the content for the files of the workers.
+pub(crate) async fn look(request: LookRequest) -> (Digest, Vec<Content>) {
     let LookRequest { order, first_rank, world_size, store_port, workers, py_spy, facts } = request;
     info!(round = %order.round, number = order.number, part = ?order.part, "looking at the workers");
+    let logs = workers.values().find_map(|worker| worker.folder.as_ref()?.of_all_workers());
+    // People read the path on another machine.
+    let logs =
+        logs.and_then(|folder| path::absolute(folder).ok()?.into_os_string().into_string().ok());
     let pids: BTreeMap<_, _> = workers.iter().map(|(rank, worker)| (*rank, worker.pid)).collect();
     let views = views(&pids).await;
     let connected = within(move || store_clients::connected(&pids, store_port)).await;
@@ -77,7 +93,14 @@ pub(crate) async fn look(request: LookRequest) -> Digest {
     let records = shown
         .iter_mut()
         .filter_map(|(local_rank, shown)| Some((rank_of(*local_rank), shown.records.take()?)));
-    let groups = records::groups(&records.collect(), world_size);
+    let Groups { groups, is_cut } = records::groups(&records.collect(), world_size);
+    let contents = workers.iter().filter_map(|(local_rank, worker)| {
+        let (folder, files) = (worker.folder.clone()?, worker.files.clone());
+        let shown = shown.get_mut(local_rank)?;
+        let (stack, records) = (mem::take(&mut shown.text), mem::take(&mut shown.whole_records));
+        Some(Content { folder, files, stack, records })
+    });
+    let contents = contents.collect();
     let looks = workers.keys().map(|local_rank| {
         let view = views.get(local_rank).cloned().unwrap_or_default();
         let stack = shown.remove(local_rank).and_then(|shown| shown.stack);
@@ -91,18 +114,23 @@ pub(crate) async fn look(request: LookRequest) -> Digest {
             waits_in: view.waits_in,
         }
     });
-    Digest {
+    let (looks, is_any_left_out) = most_unusual(looks.collect());
+    let digest = Digest {
         round: order.round,
         look: order.number,
         part: order.part,
-        workers: most_unusual(looks.collect()),
+        workers: looks,
         groups,
         facts,
-    }
+        logs,
+        has_asked_nccl: false,
+        is_cut: is_cut || is_any_left_out,
+    };
+    (digest, contents)
 }
 
 /// Asks NCCL for the collectives of all ranks, at this address. Returns `None` without an answer for this job.
-pub(crate) async fn ask_nccl(request: LookRequest, address: Endpoint) -> Option<Vec<GroupLook>> {
+pub(crate) async fn ask_nccl(request: LookRequest, address: Endpoint) -> Option<Groups> {
     let LookRequest { first_rank, world_size, workers, .. } = request;
     let processes = move || {
         let ranks = workers.iter().flat_map(|(local_rank, worker)| {
@@ -120,22 +148,17 @@ pub(crate) async fn is_stopped(worker: u32) -> bool {
     within(move || KernelView::of_worker(worker).state == Some('T')).await
 }
 
-/// Sorts workers, the unusual ones first, and leaves out the last ones if there are too many for a digest.
-fn most_unusual(mut looks: Vec<WorkerLook>) -> Vec<WorkerLook> {
+/// Sorts workers, the unusual ones first, and leaves out the last ones if there are too many for a digest. Returns true then.
+fn most_unusual(mut looks: Vec<WorkerLook>) -> (Vec<WorkerLook>, bool) {
     looks.sort_by_key(|look| {
         let is_stopped = matches!(look.state, Some('T' | 't'));
         let is_other = look.activity == Some(Activity::Other);
         let has_no_store = look.has_reached_store == Some(false);
         Reverse((is_stopped, has_no_store, look.state == Some('D'), is_other))
     });
+    let is_cut = looks.len() > DIGEST_WORKERS_MAX;
     looks.truncate(DIGEST_WORKERS_MAX);
-    looks
-}
-
-/// Runs work that reads `/proc`. If it is not complete in time, nothing is known.
-async fn within<T: Default + Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> T {
-    let read = timeout(limits::KERNEL_VIEW_TIMEOUT, spawn_blocking(read)).await;
-    read.ok().and_then(Result::ok).unwrap_or_default()
+    (looks, is_cut)
 }
 
 async fn views(workers: &BTreeMap<LocalRank, u32>) -> BTreeMap<LocalRank, KernelView> {
@@ -147,14 +170,25 @@ async fn views(workers: &BTreeMap<LocalRank, u32>) -> BTreeMap<LocalRank, Kernel
     tasks.join_all().await.into_iter().collect()
 }
 
+/// Groups of ranks for a digest.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Groups {
+    pub(crate) groups: Vec<GroupLook>,
+    /// True if something was left out because there was too much of it.
+    pub(crate) is_cut: bool,
+}
+
 /// The stack and the collectives of a worker.
 #[derive(Debug, Default)]
 struct Shown {
     stack: Option<Stack>,
     records: Option<Records>,
+    /// All stacks and the kernel's view, for people.
+    text: String,
+    whole_records: Vec<Vec<u8>>,
 }
 
-/// Takes the stacks and records of all workers, and writes them to their files.
+/// Takes the stacks and records of all workers.
 async fn shown(
     order: LookOrder,
     workers: &BTreeMap<LocalRank, LookedAt>,
@@ -176,36 +210,31 @@ async fn shown_by(
     view: KernelView,
     py_spy: Option<PathBuf>,
 ) -> Shown {
-    let LookedAt { pid, folder, worker_server } = worker;
-    let file = folder.as_ref().map(WorkerFolder::stack_file);
-    if let Some(file) = &file {
+    let LookedAt { pid, folder, worker_server, .. } = worker;
+    let mut shown = Shown::default();
+    if folder.is_some() {
         let part = match order.part {
             LookPart::First => 1,
             LookPart::Second => 2,
         };
-        let title = format!("look {}, part {part}\n", order.number);
-        stacks::append(file.clone(), title).await;
-        stacks::write_kernel_view(file.clone(), pid).await;
+        shown.text = format!("look {}, part {part}\n", order.number);
+        shown.text += &stacks::kernel_view(pid).await;
     }
-    let mut shown = Shown::default();
     // A process that was stopped answers nothing.
     if let Some(socket) = worker_server.filter(|_| !view.is_stopped()) {
         let answers = worker_server::ask(&socket).await;
-        shown.records = answers.records;
-        if let Some(folder) = &folder {
-            keep_records(folder.records_file(), answers.whole_records).await;
-        }
+        (shown.records, shown.whole_records) = (answers.records, answers.whole_records);
         if let Some((text, stack)) = answers.stack {
             shown.stack = Some(stack);
-            append(file.clone(), text).await;
+            shown.text += &(text + "\n");
         }
     }
     if let (None, Some(py_spy)) = (&shown.stack, py_spy) {
-        let spied = if view.is_stopped() { Spied::Stopped } else { Spied::Paused };
-        let dump = timeout(limits::LOOK_SPY_TIMEOUT, stacks::spy(&py_spy, view.pid, spied)).await;
+        let dump = stacks::spy(&py_spy, view.pid, Spied::Untouched);
+        let dump = timeout(limits::LOOK_SPY_TIMEOUT, dump).await;
         match dump {
             Ok(Ok(dump)) => {
-                append(file, dump.text).await;
+                shown.text += &(dump.text + "\n");
                 shown.stack = dump.stack;
             }
             Ok(Err(error)) => debug!(pid, %error, "py-spy failed to dump the stack of a worker"),
@@ -213,23 +242,4 @@ async fn shown_by(
         }
     }
     shown
-}
-
-async fn append(file: Option<PathBuf>, text: String) {
-    if let Some(file) = file {
-        stacks::append(file, text + "\n").await;
-    }
-}
-
-/// Replaces the file with torch's records: an array of the answers of its handlers.
-async fn keep_records(file: PathBuf, records: Vec<Vec<u8>>) {
-    if records.is_empty() {
-        return;
-    }
-    let content = [b"[".as_slice(), &records.join(&b','), b"]\n"].concat();
-    let copy = file.clone();
-    let written = spawn_blocking(move || fs::write(copy, content)).await;
-    if let Ok(Err(error)) = written {
-        warn!(path = %file.display(), %error, "failed to write the records of a worker");
-    }
 }

@@ -31,6 +31,8 @@ pub(super) enum Input {
     State(Box<Snapshot>),
     /// Events of the job, oldest first.
     Events(Vec<JournalEntry>),
+    /// A message for the user, about the last key.
+    Message(String),
     /// The coordinator has ended, or the connection to it is lost. Or no next coordinator was found, for this reason.
     Lost(Option<String>),
     /// Time has passed.
@@ -56,6 +58,8 @@ pub(super) enum Pane {
     Event(EventId),
     /// The text of `ragent explain`.
     Explain,
+    /// The text of `ragent stacks`.
+    Stacks,
     /// The outcome of the job.
     Outcome,
     /// The keys.
@@ -99,6 +103,8 @@ pub(super) struct Model {
     searched: String,
     /// A message about the last key.
     pub(super) message: Option<String>,
+    /// True if the user wants a look at the workers.
+    wants_look: bool,
     size: Size,
 }
 
@@ -125,6 +131,7 @@ impl Model {
             prompt: None,
             searched: String::new(),
             message: None,
+            wants_look: false,
             size,
         };
         model.settle();
@@ -155,6 +162,10 @@ impl Model {
                 self.lost = Some(Loss { since, why: why.or(before) });
                 ControlFlow::Continue(())
             }
+            Input::Message(message) => {
+                self.message = Some(message);
+                ControlFlow::Continue(())
+            }
             Input::Tick => {
                 self.explain();
                 ControlFlow::Continue(())
@@ -169,6 +180,11 @@ impl Model {
     pub(super) fn lost_for(&self) -> Option<(Duration, Option<&str>)> {
         let Loss { since, why } = self.lost.as_ref()?;
         Some((self.now.saturating_duration_since(*since), why.as_deref()))
+    }
+
+    /// Returns true if a look at the workers is to be requested now.
+    pub(super) fn take_look_request(&mut self) -> bool {
+        std::mem::take(&mut self.wants_look)
     }
 
     /// Returns true if the job is closed.
@@ -246,6 +262,10 @@ impl Model {
             Key::Char('q') => return ControlFlow::Break(()),
             Key::Char('?') => self.toggle(Pane::Help),
             Key::Char('e') => self.toggle(Pane::Explain),
+            Key::Char('k') => {
+                self.show(Pane::Stacks);
+                self.wants_look = true;
+            }
             Key::Esc => self.pane = None,
             Key::Char('/') => {
                 self.pane = None;

@@ -1,6 +1,6 @@
 //! Writes the texts that are shown in place of the lists.
 
-use ragent_base::report::outcome_text;
+use ragent_base::report::{outcome_text, stacks_text, time_text::short_time};
 use ragent_rendezvous::{event::EventId, snapshot::NodeSnapshot};
 
 use super::{
@@ -19,6 +19,7 @@ pub(super) fn title(model: &Model) -> String {
         Some(Pane::Node(node)) => format!("node {}", node.host_name),
         Some(Pane::Event(id)) => format!("event {id}"),
         Some(Pane::Explain) => "explanation".to_owned(),
+        Some(Pane::Stacks) => "stacks".to_owned(),
         Some(Pane::Outcome) => "outcome".to_owned(),
         Some(Pane::Help) => "help".to_owned(),
     }
@@ -31,6 +32,7 @@ pub(super) fn lines(model: &Model, width: u16) -> Vec<String> {
         Some(Pane::Node(node)) => of_node(node, model),
         Some(Pane::Event(id)) => of_event(*id, model.events.entries()),
         Some(Pane::Explain) => model.explanation.clone(),
+        Some(Pane::Stacks) => of_stacks(model),
         Some(Pane::Outcome) => of_outcome(model),
         Some(Pane::Help) => HELP.to_owned(),
     };
@@ -48,6 +50,7 @@ f              show only unusual nodes, or all: lost, failed, quarantined or lea
 state differs from that of most nodes
 s              sort by state (unusual first), rank, host, or the time since the last message
 e              explain the job: what it waits for, restarts and their cost, what would help
+k              look at all workers, and show where each is; again for another look
 ?              this text
 Esc            back
 q, Ctrl-C      quit; the job goes on
@@ -67,6 +70,14 @@ fn of_node(node: &NodeSnapshot, model: &Model) -> String {
         text += &format!("\n{events}");
     }
     text
+}
+
+fn of_stacks(model: &Model) -> String {
+    let Some(look) = &model.snapshot.look else {
+        return "The workers of this round were not looked at yet.\n".to_owned();
+    };
+    let age = short_time(look.age_ms.saturating_add(model.age_ms()));
+    format!("{age} ago:\n\n{}", stacks_text::text(look, &[]))
 }
 
 fn of_event(id: EventId, entries: &[JournalEntry]) -> String {

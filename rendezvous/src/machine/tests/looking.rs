@@ -10,8 +10,8 @@ use crate::{
     event::EventKind,
     ids::GlobalRank,
     message::{
-        Digest, FromNode, GroupLook, LaunchSource, Launched, LookPart, MemoryReport, NodeState,
-        WorkerLook,
+        Digest, FromNode, GroupLook, LaunchSource, Launched, LookPart, MemoryReport, NodeReport,
+        NodeState, WorkerLook,
     },
 };
 
@@ -47,7 +47,8 @@ pub(super) fn digest(t: &Fixture, name: &str, part: LookPart, number: u64) -> Di
     let line = Some("load_batch at data.py:88".to_owned());
     let worker = WorkerLook { rank, line, ..WorkerLook::default() };
     let (workers, groups) = (vec![worker], vec![group]);
-    Digest { round: t.rounds[name], look: 1, part, workers, groups, facts: Vec::new() }
+    let has_asked_nccl = rank == GlobalRank(0);
+    Digest { workers, groups, has_asked_nccl, ..Digest::new(t.rounds[name], 1, part) }
 }
 
 pub(super) fn answer(t: &mut Fixture, name: &str, part: LookPart, number: u64) {
@@ -188,4 +189,73 @@ fn waits_for_memory_are_explained() {
     let shown = stall(&t).unwrap();
     let text = "rank 1 waits for memory: the copy to a is slow";
     assert_eq!((shown.text.as_deref(), shown.rank), (Some(text), None));
+}
+
+impl Fixture {
+    /// Reports the number of looks that were requested on `name` so far.
+    fn request_look(&mut self, name: &str, looks: u32) -> Vec<Did> {
+        let mut report = NodeReport::new(self.rounds[name], NodeState::Running);
+        report.requests.looks = looks;
+        sent(self.message(name, FromNode::NodeReport(report)))
+    }
+
+    /// Returns the number of the newest look that is shown, and its places.
+    fn places(&self) -> Option<(u64, Vec<(String, u32)>)> {
+        let look = self.machine.snapshot(self.now).look?;
+        let places = look.places.into_iter().map(|place| (place.text, place.count));
+        Some((look.number, places.collect()))
+    }
+}
+
+/// Answers a look of both nodes in the part, without collectives.
+fn show(t: &mut Fixture, number: u64, part: LookPart) {
+    for name in ["a", "b"] {
+        let digest = digest(t, name, part, 7);
+        let groups = Vec::new();
+        t.message(name, FromNode::Digest(Digest { look: number, groups, ..digest }));
+    }
+}
+
+/// A look that a person asks for shows the places of the workers, and explains no stall. A step does not end it.
+#[test]
+fn requested_look_shows_places() {
+    let mut t = training();
+    let first = |name| Did::Look(name, 1, LookPart::First, 0);
+    assert_eq!(t.request_look("a", 1), [first("a"), first("b")]);
+    assert_eq!(t.request_look("a", 1), [], "the same request");
+    assert_eq!(t.request_look("b", 1), [], "its answer is awaited");
+    assert_eq!(t.places(), None);
+    show(&mut t, 1, LookPart::First);
+    let place = ("load_batch (data.py:88)".to_owned(), 2);
+    assert_eq!(t.places(), Some((1, vec![place.clone()])));
+    train(&mut t, &["a", "b"], 11..=15);
+    let second = |name| Did::Look(name, 1, LookPart::Second, 0);
+    assert_eq!(sent(t.live(&["a", "b"], 10 * SECOND)), [second("a"), second("b")]);
+    assert_eq!((stall(&t), recorded(&mut t)), (None, vec![]));
+}
+
+/// A request after the first answers to a look is answered by the next look, so a job has at most one in ten seconds.
+#[test]
+fn requests_of_looks_are_spaced() {
+    let mut t = training();
+    t.request_look("a", 1);
+    show(&mut t, 1, LookPart::First);
+    assert_eq!(t.request_look("a", 2), []);
+    t.live(&["a", "b"], 10 * SECOND);
+    assert_eq!(t.request_look("a", 3), []);
+    assert_eq!(t.request_look("b", 1), []);
+    let mut did = Vec::new();
+    for name in ["a", "b"] {
+        let digest = digest(&t, name, LookPart::Second, 7);
+        did.extend(sent(
+            t.message(name, FromNode::Digest(Digest { groups: Vec::new(), ..digest })),
+        ));
+    }
+    let next = |name| Did::Look(name, 2, LookPart::First, 0);
+    assert_eq!(did, [next("a"), next("b")]);
+    show(&mut t, 2, LookPart::First);
+    assert_eq!(t.places().map(|(number, _)| number), Some(2));
+    t.live(&["a", "b"], 10 * SECOND);
+    show(&mut t, 2, LookPart::Second);
+    assert_eq!(sent(t.live(&["a", "b"], 20 * SECOND)), []);
 }

@@ -43,6 +43,7 @@ fn slow_jobs_are_not_blamed() {
         (all.count, all.is_finished) = (4, true);
         let mut digest = part(look, 11, LaunchSource::Ras);
         digest.groups.push(group("", LaunchSource::Ras, 4, vec![all]));
+        digest.workers.push(worker(2, Activity::Other, ""));
         digest
     };
     let parts = |number| [total(LookPart::First, 1_000), total(LookPart::Second, number)];

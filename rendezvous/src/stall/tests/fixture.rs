@@ -18,7 +18,6 @@ pub(super) fn own(hosts: &[(&str, u32)]) -> Own {
             host: (*host).to_owned(),
             first: GlobalRank(first),
             workers: *workers,
-            logs: Some("/logs/run7_x/attempt_2".to_owned()),
         });
         first += workers;
     }
@@ -61,7 +60,17 @@ pub(super) fn records(name: &str, size: u32, launched: Vec<Launched>) -> GroupLo
 
 pub(super) fn digest(groups: Vec<GroupLook>, workers: Vec<WorkerLook>) -> Digest {
     let part = LookPart::First;
-    Digest { round: ROUND, look: 4, part, workers, groups, facts: Vec::new() }
+    Digest {
+        round: ROUND,
+        look: 4,
+        part,
+        workers,
+        groups,
+        facts: Vec::new(),
+        logs: Some("/logs/run7_x/attempt_2".to_owned()),
+        has_asked_nccl: true,
+        is_cut: false,
+    }
 }
 
 pub(super) fn worker(rank: u32, activity: Activity, line: &str) -> WorkerLook {

@@ -232,7 +232,6 @@ fn print_time(digests: &[Digest]) {
         host: format!("n{index}"),
         first: GlobalRank(8 * index),
         workers: 8,
-        logs: None,
     };
     let nodes = (0..10_000).map(node).collect();
     let own = Own { round: ROUND, look: LOOK, nodes, ..Own::default() };
@@ -279,7 +278,7 @@ fn large_job() -> Vec<Digest> {
             waits_in: Some("futex_wait".to_owned()),
         };
         let workers = ranks.iter().map(worker).collect();
-        digests.push(Digest { round: ROUND, look: LOOK, part, workers, groups, facts: Vec::new() });
+        digests.push(Digest { workers, groups, ..Digest::new(ROUND, LOOK, part) });
     }
     digests
 }
@@ -306,9 +305,7 @@ fn hostile_nodes() -> Vec<Digest> {
             let source = LaunchSource::Records;
             groups.push(GroupLook { name, size: 80_000, source, launched, unanswered: Vec::new() });
         }
-        let part = LookPart::First;
-        let workers = Vec::new();
-        digests.push(Digest { round: ROUND, look: LOOK, part, workers, groups, facts: Vec::new() });
+        digests.push(Digest { groups, ..Digest::new(ROUND, LOOK, LookPart::First) });
     }
     digests
 }

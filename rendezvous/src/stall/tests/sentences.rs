@@ -35,6 +35,7 @@ fn missing_rank_is_named() {
         [
             "it is in load_batch at data.py:88, state D, in rpc_wait_bit_killable (NFS)",
             "GPU 6 of n14: nothing unusual; port mlx5_1: link_downed grew by 1 in this round",
+            "its whole stack: n14:/logs/run7_x/attempt_2/6/stack.txt",
         ]
     );
     assert_eq!(explanation.rank, Some(GlobalRank(118)));
@@ -172,8 +173,14 @@ fn short_lists_are_no_evidence() {
         of("w", 512, vec![launched("all_reduce", 2, &others), launched("all_reduce", 1, &[118])]);
     let text = "rank 118 on n118 has not launched all_reduce 2 of the group of 512 ranks, which 511 ranks have launched \
                 (NCCL RAS; unchanged after 10 s)";
-    let digests = vec![digest(vec![pair(300), world], Vec::new())];
+    let late = worker(118, Activity::Other, "load_batch at data.py:88");
+    let digests = vec![digest(vec![pair(300), world.clone()], vec![late])];
     assert_eq!(explain(digests, &own), (text.to_owned(), Some(118)));
+    // It may wait for data from one rank, which NCCL does not count.
+    for looks in [Vec::new(), vec![worker(118, Activity::Wait, "recv at pipe.py:7")]] {
+        let digests = vec![digest(vec![pair(300), world.clone()], looks)];
+        assert_eq!(explain(digests, &own).1, None);
+    }
     // The members of half a job are not known.
     let half = of(
         "h",
@@ -368,4 +375,32 @@ fn running_rank_in_a_cycle_is_named() {
     let text = "rank 0 has not launched barrier 3 of the group of 3 ranks, which 2 ranks have launched (records of torch; \
                 unchanged after 10 s)";
     assert_eq!(explain(vec![digest(groups, looks)], &own), (text.to_owned(), None));
+}
+
+/// Without a group of all ranks, NCCL's counts have no ranks. The sentence still says that some have not launched a collective.
+#[test]
+fn ranks_without_names_are_counted() {
+    let list = |number, count| Launched { count, ..launched("all_gather", number, &[]) };
+    let of_nccl = group("c1", LaunchSource::Ras, 8, vec![list(24, 7), list(23, 1)]);
+    let text = "1 rank has not launched all_gather 24 of the group of 8 ranks, which 7 ranks have launched (NCCL RAS)";
+    let explained = explain(vec![digest(vec![of_nccl], Vec::new())], &hosts(8, 2));
+    assert_eq!(explained, (text.to_owned(), None));
+}
+
+/// A group of all ranks that was used once, at the start, hides no rank that others wait for: NCCL does not say that its
+/// collective is finished.
+#[test]
+fn idle_group_of_all_ranks_hides_nobody() {
+    let all: Vec<_> = (0..8).collect();
+    let world = group("w", LaunchSource::Ras, 8, vec![launched("barrier", 1, &all)]);
+    let lists = vec![launched("all_reduce", 41, &[4, 5, 7]), launched("all_reduce", 40, &[6])];
+    let half = group("h", LaunchSource::Ras, 4, lists);
+    let late = worker(6, Activity::Other, "load_batch at data.py:88");
+    let text = "rank 6 on n3 has not launched all_reduce 41 of the group of 4 ranks, which 3 ranks have launched (NCCL RAS; \
+                unchanged after 10 s)";
+    let explained = explain(vec![digest(vec![world.clone(), half], vec![late])], &hosts(4, 2));
+    assert_eq!(explained, (text.to_owned(), Some(6)));
+    // Alone, it says that all ranks are stuck.
+    let (text, _) = explain(vec![digest(vec![world], Vec::new())], &hosts(4, 2));
+    assert!(text.contains("all ranks have launched it"), "{text}");
 }

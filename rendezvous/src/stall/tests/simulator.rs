@@ -232,7 +232,6 @@ impl Job {
             host: format!("n{index}"),
             first: GlobalRank((index * self.per_node) as u32),
             workers: ranks.len() as u32,
-            logs: None,
         });
         Own { round: ROUND, look: LOOK, nodes: nodes.collect(), ..Own::default() }
     }
@@ -252,19 +251,16 @@ impl Job {
                 groups.extend(self.look(group, ranks, LaunchSource::Records));
             }
             let workers = ranks.iter().map(|rank| self.worker(*rank)).collect();
-            digests.push(Digest {
-                round: ROUND,
-                look: LOOK,
-                part,
-                workers,
-                groups,
-                facts: Vec::new(),
-            });
+            digests.push(Digest { workers, groups, ..Digest::new(ROUND, LOOK, part) });
         }
         if asks_nccl {
             let looks =
                 (0..self.groups.len()).filter_map(|g| self.look(g, &all, LaunchSource::Ras));
-            digests[0].groups.extend(looks.filter(|look| look.launched.len() > 1));
+            // A group without a difference is left out, unless it has all ranks.
+            let is_sent = |look: &GroupLook| {
+                look.launched.len() > 1 || look.size as usize == self.ranks.len()
+            };
+            digests[0].groups.extend(looks.filter(is_sent));
             digests[0].groups.push(self.total());
         }
         digests

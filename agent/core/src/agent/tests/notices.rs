@@ -1,9 +1,9 @@
 //! Notices on a node: it leaves with the end of its round, and shows the notices of the round to its workers.
 
-use ragent_rendezvous::message::{Guidance, Notice, NoticeKind, Saved};
+use ragent_rendezvous::message::{Guidance, Notice, NoticeKind, Requests, Saved};
 
 use super::*;
-use crate::saves::NodeSaves;
+use crate::{agent::Wanted, saves::NodeSaves};
 
 const NOTICE: Duration = Duration::from_secs(60);
 const LEASE: Duration = Duration::from_secs(3);
@@ -271,17 +271,19 @@ fn next_round_begins_without_a_notice() {
     }
 }
 
-/// A checkpoint can be requested while workers run.
+/// Checkpoints and looks can be requested while workers run.
 #[test]
 fn requests_are_counted() {
     let mut t = Fixture::ready();
-    assert_eq!(t.agent.handle_save_request(t.now), Err(NotTaken::NoRound));
+    assert_eq!(t.agent.handle_request(t.now, Wanted::Save), Err(NotTaken::NoRound));
     let mut t = Fixture::running();
-    assert_eq!(t.agent.handle_save_request(t.now), Ok(()));
+    assert_eq!(t.agent.handle_request(t.now, Wanted::Save), Ok(()));
     assert_eq!(t.effects(), [t.sends(NodeState::Running)]);
-    assert_eq!(t.agent.report(t.now).requests.saves, 1);
+    assert_eq!(t.agent.handle_request(t.now, Wanted::Look), Ok(()));
+    assert_eq!(t.effects(), [t.sends(NodeState::Running)]);
+    assert_eq!(t.agent.report(t.now).requests, Requests { saves: 1, looks: 1 });
     t.signal();
-    assert_eq!(t.agent.handle_save_request(t.now), Err(NotTaken::TooLate));
+    assert_eq!(t.agent.handle_request(t.now, Wanted::Save), Err(NotTaken::TooLate));
     let received = Received { ends_job: true, within: None, text: String::new() };
     assert_eq!(t.agent.handle_notice(t.now, received), Err(NotTaken::TooLate));
 }

@@ -8,8 +8,8 @@ use ragent_base::{
     sys::memory::OomKills,
 };
 use ragent_core::{
-    hang::HangWatch, keeper_watch::KeeperWatch, saves::SaveWatch, signal::Signal, steps::StepWatch,
-    stopped_watch::StoppedWatch, supervisor::Supervisor,
+    hang::HangWatch, keeper_watch::KeeperWatch, named_hang::NamedHang, saves::SaveWatch,
+    signal::Signal, steps::StepWatch, supervisor::Supervisor,
 };
 use ragent_rendezvous::{
     ids::{JobUid, LocalRank},
@@ -34,9 +34,9 @@ pub(super) struct WorkerGroup {
     /// True if a report of a checkpoint was ignored. The warning about it is logged only once.
     pub(super) has_ignored_save: bool,
     pub(super) is_looking: bool,
-    /// A stopped worker that others wait for.
-    pub(super) stopped_watch: Option<StoppedWatch>,
-    /// True while its state is read.
+    /// A worker that the coordinator names as hung.
+    pub(super) named_hang: NamedHang,
+    /// True while the state of that worker is read.
     pub(super) is_reading_state: bool,
     /// The processes that the kernel had killed for lack of memory when the round began.
     pub(super) oom_kills: OomKills,
@@ -115,8 +115,8 @@ impl WorkerGroup {
 
     /// Returns the time of the next look at a stopped worker.
     pub(super) fn next_state(&self) -> Option<Instant> {
-        let watch = self.stopped_watch.as_ref().filter(|_| !self.is_reading_state)?;
-        watch.poll_timeout().filter(|_| self.machine.is_running())
+        let due = self.named_hang.poll_timeout().filter(|_| !self.is_reading_state);
+        due.filter(|_| self.machine.is_running())
     }
 
     /// Takes the waiting workers once all `size` workers have returned or succeeded.

@@ -6,7 +6,7 @@ use ragent_base::{
     spec::{Endpoint, RasAddress},
     sys::clock,
 };
-use ragent_core::{agent::LookOrder, hang::Hang, stopped_watch::StoppedWatch};
+use ragent_core::{agent::LookOrder, hang::Hang, named_hang::NamedHang};
 use ragent_rendezvous::{
     ids::{JobUid, LocalRank},
     message::{DIGEST_GROUPS_MAX, FACTS_MAX, Hung},
@@ -14,9 +14,11 @@ use ragent_rendezvous::{
 use tokio::time::timeout;
 use tracing::warn;
 
-use super::{Done, WorkersDriver};
-use crate::workers::limits;
-use crate::workers::look::{LookRequest, LookedAt, ask_nccl, is_stopped, look, ras};
+use super::{Done, HungBy, WorkersDriver};
+use crate::workers::{
+    limits,
+    look::{Groups, LookRequest, LookedAt, ask_nccl, files, is_stopped, look, ras},
+};
 
 impl WorkersDriver {
     /// Starts to look at the workers, which make no progress.
@@ -25,19 +27,25 @@ impl WorkersDriver {
         else {
             return;
         };
+        let running = group.running();
+        for local_rank in running.keys() {
+            self.look_files.entry(*local_rank).or_default();
+        }
+        let look_files = &self.look_files;
         let worker = |(local_rank, pid): (LocalRank, u32)| {
             let folder = group.workers.get(&local_rank).and_then(|worker| worker.folder.clone());
             let sockets = self.worker_reports.as_ref();
             let sockets = sockets.filter(|_| self.spec.observation.worker_server);
             let worker_server = sockets.map(|sockets| sockets.worker_server(local_rank));
-            (local_rank, LookedAt { pid, folder, worker_server })
+            let files = look_files.get(&local_rank).cloned().unwrap_or_default();
+            (local_rank, LookedAt { pid, folder, files, worker_server })
         };
         let mut request = LookRequest {
             order,
             first_rank: group.admission.first_global_rank,
             world_size: group.admission.world_size,
             store_port: group.admission.master_port,
-            workers: group.running().into_iter().map(worker).collect(),
+            workers: running.into_iter().map(worker).collect(),
             py_spy: self.spec.py_spy.clone(),
             facts: Vec::new(),
         };
@@ -52,13 +60,17 @@ impl WorkersDriver {
             }
             request.facts = measures.hardware().lines(clock::now());
             request.facts.truncate(FACTS_MAX);
-            let mut digest = look(request).await;
+            let (mut digest, contents) = look(request).await;
+            // Without NCCL, nothing else is awaited.
+            digest.has_asked_nccl = order.asks_nccl && asked.is_none();
             // The loop may have ended.
             let _ = background.send((round, Done::Digest(digest.clone()))).await;
-            if let Some(asked) = asked
-                && let Ok(Some(groups)) = asked.await
-            {
+            files::write(contents);
+            if let Some(asked) = asked {
+                digest.has_asked_nccl = true;
+                let Groups { groups, is_cut } = asked.await.ok().flatten().unwrap_or_default();
                 digest.groups.splice(0..0, groups);
+                digest.is_cut |= is_cut || digest.groups.len() > DIGEST_GROUPS_MAX;
                 digest.groups.truncate(DIGEST_GROUPS_MAX);
                 let _ = background.send((round, Done::Digest(digest))).await;
             }
@@ -75,33 +87,30 @@ impl WorkersDriver {
         }
     }
 
-    /// Kills a worker of this node that counts as hung, or watches whether it stays stopped.
+    /// Takes the stacks before a worker of this node that counts as hung is killed, or watches whether it stays stopped.
     pub(super) fn handle_hung(&mut self, hung: Option<Hung>) {
         let size = self.spec.environment.local_world_size;
         let Some(group) = &mut self.group else { return };
-        group.stopped_watch = None;
-        let Some(Hung { rank, time, if_stopped }) = hung else { return };
-        let local_rank = rank.0.checked_sub(group.admission.first_global_rank.0);
-        let Some(local_rank) = local_rank.filter(|rank| *rank < size).map(LocalRank) else {
-            return;
-        };
-        if if_stopped {
+        let first = group.admission.first_global_rank;
+        let of_node =
+            hung.filter(|hung| (first.0..first.0.saturating_add(size)).contains(&hung.rank.0));
+        let if_stopped = of_node.is_some_and(|hung| hung.if_stopped);
+        if let Some(Hung { rank, .. }) = of_node.filter(|_| if_stopped) {
             warn!(%rank, "a signal has stopped a worker, and the others wait for it; it is killed if it stays stopped");
-            group.stopped_watch = Some(StoppedWatch::new(clock::now(), local_rank, time));
-        } else {
-            self.take_stacks(Some(Hang { local_rank, time }));
         }
+        let hang = of_node
+            .map(|Hung { rank, time, .. }| Hang { local_rank: LocalRank(rank.0 - first.0), time });
+        let hang = group.named_hang.handle_named(clock::now(), hang, if_stopped);
+        self.take_stacks(hang, HungBy::Coordinator);
     }
 
     /// Starts to read the state of the watched worker.
     pub(super) fn read_state(&mut self) {
         let Some(group) = &mut self.group else { return };
-        let Some(local_rank) = group.stopped_watch.as_ref().map(StoppedWatch::local_rank) else {
-            return;
-        };
+        let Some(local_rank) = group.named_hang.watched() else { return };
         let (round, pid) = (group.admission.round, group.running().get(&local_rank).copied());
         let Some(pid) = pid else {
-            group.stopped_watch = None;
+            group.named_hang = NamedHang::default();
             return;
         };
         group.is_reading_state = true;

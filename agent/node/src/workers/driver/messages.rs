@@ -42,7 +42,7 @@ pub enum SupervisorCommand {
     ShowNotice(Option<Box<ShownNotice>>),
     /// Look at the workers, which make no progress.
     Look(LookOrder),
-    /// Kill this worker if it is one of this node, or watch whether it stays stopped. `None` ends the watch.
+    /// Kill this worker if it is one of this node, or watch whether it stays stopped. `None` takes that back.
     Hung(Option<Hung>),
     /// Forward a signal to the workers, which continue.
     Forward(Signal),

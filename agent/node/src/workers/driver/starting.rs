@@ -13,6 +13,7 @@ use ragent_base::{
 use ragent_core::{
     hang::HangWatch,
     keeper_watch::KeeperWatch,
+    named_hang::NamedHang,
     saves::SaveWatch,
     standby,
     steps::StepWatch,
@@ -65,7 +66,7 @@ impl WorkersDriver {
             saves: SaveWatch::new(size),
             has_ignored_save: false,
             is_looking: false,
-            stopped_watch: None,
+            named_hang: NamedHang::default(),
             is_reading_state: false,
             keeper,
             stopped: None,

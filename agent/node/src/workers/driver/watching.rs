@@ -25,14 +25,15 @@ use ragent_rendezvous::{
 use tokio::task::spawn_blocking;
 use tracing::{error, warn};
 
-use super::{Done, SupervisorEvent, Worker, WorkerState, WorkersDriver};
+use super::{Done, HungBy, SupervisorEvent, Worker, WorkerState, WorkersDriver};
 use crate::workers::{
     health::{
         notice_file, progress,
-        stacks::{self, StackTools},
+        stacks::{self, Spied, StackTools},
         timers::{Expired, TimerPipe, TimerRequest},
         worker_reports::{ReportSockets, Unfit, WorkerReport},
     },
+    look::is_stopped,
     spec::SupervisorSpec,
 };
 
@@ -115,7 +116,7 @@ impl WorkersDriver {
                 let _ = self.reports_to_agent.try_send(SupervisorEvent::Progress(text));
             }
         }
-        self.take_stacks(hang);
+        self.take_stacks(hang, HungBy::Node);
     }
 
     /// Ends the group, because the script of this worker does not fit what its standby has imported.
@@ -225,8 +226,8 @@ impl WorkersDriver {
         }
     }
 
-    /// Takes the stacks of the group if it hangs. The group is killed afterwards.
-    pub(super) fn take_stacks(&self, hang: Option<Hang>) {
+    /// Takes the stacks of the group if it hangs. The group is killed afterwards, if it still counts as hung.
+    pub(super) fn take_stacks(&self, hang: Option<Hang>, by: HungBy) {
         let (Some(hang), Some(group)) = (hang, &self.group) else { return };
         if !group.machine.is_running() {
             return;
@@ -240,11 +241,23 @@ impl WorkersDriver {
             let folder = group.workers.get(&local_rank).and_then(|worker| worker.folder.as_ref());
             stacks::Hung { local_rank, pid, file: folder.map(WorkerFolder::stack_file) }
         };
-        let workers = group.running().into_iter().map(hung).collect();
+        let running = group.running();
+        let pid = running.get(&hang.local_rank).copied();
+        let workers = running.into_iter().map(hung).collect();
         let signal = self.spec.hang.as_ref().and_then(|hang| hang.signal);
-        let tools = StackTools { py_spy: self.spec.py_spy.clone(), signal };
+        // A worker that the coordinator names may live.
+        let spied = match by {
+            HungBy::Node => Spied::Paused,
+            HungBy::Coordinator => Spied::Untouched,
+        };
+        let tools = StackTools { py_spy: self.spec.py_spy.clone(), spied, signal };
         self.in_background(group.admission.round, async move {
-            Done::Stacks(hang, stacks::take(tools, workers).await)
+            let stacks = stacks::take(tools, workers).await;
+            let is_stopped = match pid {
+                Some(pid) => is_stopped(pid).await,
+                None => false,
+            };
+            Done::Stacks { hang, by, is_stopped, stacks }
         });
     }
 }

@@ -13,6 +13,7 @@ use nix::{
     unistd::{Pid, getsid},
 };
 use ragent_base::sys::{clock, files, proc, tree, unix};
+use ragent_proto::printable;
 use ragent_rendezvous::ids::LocalRank;
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
@@ -24,14 +25,19 @@ use tracing::warn;
 
 use crate::workers::{
     limits,
-    look::frames::{self, Stack},
+    look::{
+        frames::{self, Stack, one_line},
+        kernel::within,
+    },
 };
 
 /// The tools for taking stacks.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct StackTools {
     /// py-spy, if it is installed.
     pub(crate) py_spy: Option<PathBuf>,
+    /// How it reads workers that are not stopped.
+    pub(crate) spied: Spied,
     /// The signal that makes a worker print its own stack, if the user named one.
     pub(crate) signal: Option<Signal>,
 }
@@ -56,7 +62,7 @@ pub(crate) async fn take(tools: StackTools, workers: Vec<Hung>) -> BTreeMap<Loca
     }
     let files: Vec<_> = workers.iter().map(|hung| (hung.local_rank, hung.file.clone())).collect();
     for worker in workers {
-        tasks.spawn(take_one(tools.py_spy.clone(), worker));
+        tasks.spawn(take_one(tools.py_spy.clone(), tools.spied, worker));
     }
     if timeout(limits::STACKS_TIMEOUT, tasks.join_all()).await.is_err() {
         warn!("stacks of some hung workers were not complete in time");
@@ -64,7 +70,8 @@ pub(crate) async fn take(tools: StackTools, workers: Vec<Hung>) -> BTreeMap<Loca
     let is_written = |(local_rank, file): (LocalRank, Option<PathBuf>)| {
         file.filter(|file| file.exists()).map(|file| (local_rank, file))
     };
-    files.into_iter().filter_map(is_written).collect()
+    // The disk of the log folder may not answer.
+    within(move || files.into_iter().filter_map(is_written).collect()).await
 }
 
 /// Asks a worker to print its own stack.
@@ -76,12 +83,12 @@ fn ask(pid: u32, signal: Signal) {
     }
 }
 
-async fn take_one(py_spy: Option<PathBuf>, worker: Hung) {
+async fn take_one(py_spy: Option<PathBuf>, spied: Spied, worker: Hung) {
     let Hung { local_rank, pid, file } = worker;
     let Some(path) = file else { return };
-    write_kernel_view(path.clone(), pid).await;
+    append(path.clone(), kernel_view(pid).await).await;
     let is_stopped = proc::stat(pid).is_some_and(|stat| stat.state == 'T');
-    let spied = if is_stopped { Spied::Stopped } else { Spied::Paused };
+    let spied = if is_stopped { Spied::Untouched } else { spied };
     if let Some(py_spy) = &py_spy {
         match spy(py_spy, pid, spied).await {
             Ok(dump) => append(path, dump.text).await,
@@ -92,18 +99,18 @@ async fn take_one(py_spy: Option<PathBuf>, worker: Hung) {
     }
 }
 
-/// Writes the kernel's view of a worker and its descendants to the end of a file.
-pub(crate) async fn write_kernel_view(path: PathBuf, pid: u32) {
-    let view = spawn_blocking(move || kernel_view(pid)).await;
-    if let Ok(view) = view {
-        append(path, view).await;
-    }
+/// Returns the kernel's view of a worker and its descendants, in a limited time.
+pub(crate) async fn kernel_view(pid: u32) -> String {
+    // The latter waits for a lock of the worker's memory, which the kernel holds while the worker waits for some file
+    // systems.
+    let (threads, memory) = tokio::join!(within(move || threads(pid)), within(move || memory(pid)));
+    threads + &memory + "\n"
 }
 
-/// Writes a text to the end of the file of a worker's stack.
-pub(crate) async fn append(path: PathBuf, text: String) {
+/// Writes a text to the end of the file of a worker's stack, without characters that control a terminal.
+async fn append(path: PathBuf, text: String) {
     let copy = path.clone();
-    let write = move || files::append(&copy)?.write_all(text.as_bytes());
+    let write = move || files::append(&copy)?.write_all(printable(&text).as_bytes());
     let written = spawn_blocking(write).await.unwrap_or_else(|error| Err(io::Error::other(error)));
     if let Err(error) = written {
         warn!(path = %path.display(), %error, "failed to write the stack of a worker");
@@ -113,10 +120,11 @@ pub(crate) async fn append(path: PathBuf, text: String) {
 /// A process as py-spy reads it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Spied {
-    /// py-spy stops it for a moment.
+    /// py-spy stops it for a moment. If it waits for a disk (state `D`), it is stopped later, and stays so. So it is
+    /// killed afterwards.
     Paused,
-    /// A signal has stopped it already, and it stays so.
-    Stopped,
+    /// py-spy reads it as it is: it goes on afterwards, or a signal has stopped it already.
+    Untouched,
 }
 
 /// The output of py-spy.
@@ -132,7 +140,7 @@ pub(crate) struct Dump {
 pub(crate) async fn spy(py_spy: &Path, pid: u32, spied: Spied) -> io::Result<Dump> {
     let mut command = Command::new(py_spy);
     command.args(["dump", "--pid", &pid.to_string(), "--json"]).kill_on_drop(true);
-    if spied == Spied::Stopped {
+    if spied == Spied::Untouched {
         command.arg("--nonblocking");
     }
     unix::end_with_this_thread(&mut command);
@@ -163,14 +171,10 @@ async fn read(pipe: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
 }
 
 /// Returns the kernel's view of the threads of a worker and of all its descendants. Blocks.
-fn kernel_view(pid: u32) -> String {
+fn threads(pid: u32) -> String {
     let mut view = String::new();
-    let worker = Pid::from_raw(pid.cast_signed());
-    let mut all = tree::descendants_of(worker);
-    all.insert(worker);
-    for pid in all.iter().take(limits::STACK_PROCESSES) {
-        let name = proc::read(&format!("{pid}/cmdline")).unwrap_or_default().replace('\0', " ");
-        let _ = writeln!(view, "process {pid}: {}", name.trim_end());
+    for pid in processes(pid) {
+        let _ = writeln!(view, "process {pid}");
         let threads = proc::numbers(&format!("{pid}/task")).into_iter();
         for thread in threads.take(limits::STACK_PROCESSES) {
             let path = |name: &str| format!("{pid}/task/{thread}/{name}");
@@ -179,7 +183,7 @@ fn kernel_view(pid: u32) -> String {
             let _ = writeln!(
                 view,
                 "  thread {thread} {}: {}, waits in {}",
-                read("comm"),
+                one_line(&read("comm")),
                 state.as_deref().unwrap_or("gone"),
                 read("wchan"),
             );
@@ -188,11 +192,29 @@ fn kernel_view(pid: u32) -> String {
             }
         }
     }
+    view
+}
+
+/// Returns the commands of a worker and all its descendants, and its newest library. Blocks.
+fn memory(pid: u32) -> String {
+    let mut view = String::new();
+    for pid in processes(pid) {
+        let command = proc::read(&format!("{pid}/cmdline")).unwrap_or_default();
+        let command = one_line(&command.replace('\0', " "));
+        let _ = writeln!(view, "command of process {pid}: {}", command.trim_end());
+    }
     if let Some(library) = newest_library(pid) {
         let _ = writeln!(view, "newest library of process {pid}: {library}");
     }
-    view.push('\n');
     view
+}
+
+/// Returns a worker and its descendants, in order.
+fn processes(worker: u32) -> impl Iterator<Item = Pid> {
+    let worker = Pid::from_raw(worker.cast_signed());
+    let mut all = tree::descendants_of(worker);
+    all.insert(worker);
+    all.into_iter().take(limits::STACK_PROCESSES)
 }
 
 /// Returns the library that a process has loaded last. The kernel places each new one below those before it, so it
@@ -201,5 +223,20 @@ fn newest_library(pid: u32) -> Option<String> {
     let maps = proc::read(&format!("{pid}/maps"))?;
     let mut paths = maps.lines().filter_map(|line| line.split_ascii_whitespace().nth(5));
     let is_library = |path: &&str| path.starts_with('/') && path.contains(".so");
-    paths.find(is_library).map(|path| path.chars().filter(|c| !c.is_control()).collect())
+    paths.find(is_library).map(one_line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The file contains no characters that control a terminal, apart from the ends of lines.
+    #[tokio::test]
+    async fn control_characters_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("stack.txt");
+        append(path.clone(), "a\u{1b}]0;title\u{7}\n".to_owned()).await;
+        append(path.clone(), "\u{9b}2Jb\r\n".to_owned()).await;
+        assert_eq!(std::fs::read_to_string(path).unwrap(), "a]0;title\n2Jb\n");
+    }
 }

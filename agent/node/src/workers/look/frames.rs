@@ -2,6 +2,7 @@
 //!
 //! Only the main thread counts. Text of both is not trusted.
 
+use ragent_proto::printable;
 use ragent_rendezvous::message::Activity;
 use serde::Deserialize;
 
@@ -46,10 +47,10 @@ pub(crate) fn of_py_spy(json: &[u8]) -> Option<(String, Stack)> {
     for thread in &threads {
         let name = thread.thread_name.as_deref().unwrap_or("unnamed");
         let number = thread.os_thread_id.map(|id| format!(" {id}")).unwrap_or_default();
-        text.push_str(&format!("Thread{number}: {}\n", printable(name)));
+        text.push_str(&format!("Thread{number}: {}\n", one_line(name)));
         for SpiedFrame { name, filename, short_filename, line } in &thread.frames {
             let file = short_filename.as_deref().unwrap_or(filename);
-            text.push_str(&format!("    {} ({}:{line})\n", printable(name), printable(file)));
+            text.push_str(&format!("    {} ({}:{line})\n", one_line(name), one_line(file)));
         }
     }
     let is_main = |thread: &&SpiedThread| match (thread.os_thread_id, thread.pid) {
@@ -59,8 +60,8 @@ pub(crate) fn of_py_spy(json: &[u8]) -> Option<(String, Stack)> {
     let main = threads.iter().find(is_main).or_else(|| threads.last());
     let frames = main.into_iter().flat_map(|thread| &thread.frames);
     let frames = frames.map(|frame| Frame {
-        function: printable(&frame.name),
-        file: printable(&frame.filename),
+        function: one_line(&frame.name),
+        file: one_line(&frame.filename),
         line: u32::try_from(frame.line).unwrap_or_default(),
     });
     Some((text, Stack(frames.take(limits::FRAMES_READ).collect())))
@@ -87,12 +88,12 @@ fn frame_of_faulthandler(line: &str) -> Option<Frame> {
     let (file, rest) = line.trim_start().strip_prefix("File \"")?.rsplit_once("\", line ")?;
     let (line, function) = rest.split_once(" in ")?;
     let line = line.parse().ok()?;
-    Some(Frame { function: printable(function), file: printable(file), line })
+    Some(Frame { function: one_line(function), file: one_line(file), line })
 }
 
-/// Returns a text without control characters.
-fn printable(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).collect()
+/// Returns a text on one line, without characters that control a terminal.
+pub(crate) fn one_line(text: &str) -> String {
+    printable(text).replace(char::is_control, " ")
 }
 
 impl Stack {
@@ -133,9 +134,17 @@ impl Stack {
     }
 }
 
+/// Folders and beginnings of files in torch's package.
+const OF_TORCH: [&str; 7] = ["_", "autograd/", "cuda/", "distributed/", "nn/", "optim/", "utils/"];
+
 impl Frame {
+    /// Returns true if it belongs to torch, installed or built in its sources. A folder of the script may have the same name.
     fn is_of_torch(&self) -> bool {
-        self.file.contains("/torch/") || self.file.starts_with("torch/")
+        let mut parts = self.file.rsplitn(2, "torch/");
+        let (Some(rest), Some(before)) = (parts.next(), parts.next()) else { return false };
+        let is_package = before.is_empty() || before.ends_with('/');
+        is_package
+            && (before.ends_with("-packages/") || OF_TORCH.iter().any(|it| rest.starts_with(it)))
     }
 
     /// Returns true if it belongs to `torch.distributed`, without the launcher and its decorators.
@@ -247,6 +256,8 @@ mod tests {
             ("<module>", "/home/a/t.py", 3),
         ];
         assert_eq!(found(&stack), (Activity::Wait, text("_store_based_barrier at t.py:3")));
+        let stack = [("all_reduce", "TORCH/distributed_c10d.py", 4181), ("f", "/a/torch/t.py", 9)];
+        assert_eq!(found(&stack), (Activity::Collective, text("all_reduce at t.py:9")));
         let stack = [("_env_rendezvous_handler", "TORCH/rendezvous.py", 9), ("f", "/a/t.py", 3)];
         assert_eq!(found(&stack), (Activity::Wait, text("_env_rendezvous_handler at t.py:3")));
     }

@@ -6,7 +6,9 @@ use std::path::Path;
 
 use nix::{libc, unistd::Pid};
 use ragent_base::sys::{proc, tree};
+use tokio::{task::spawn_blocking, time::timeout};
 
+use super::frames::one_line;
 use crate::workers::limits;
 
 /// The state of a process, as the kernel shows it.
@@ -29,11 +31,10 @@ impl KernelView {
         let function = proc::read(&format!("{pid}/wchan"));
         let function = function.filter(|name| !name.is_empty() && name != "0");
         let waits_in = function.map(|function| {
-            let place = match file_system(pid, state, &function) {
+            one_line(&match file_system(pid, state, &function) {
                 Some(name) => format!("{function} ({name})"),
                 None => function,
-            };
-            place.chars().filter(|c| !c.is_control()).collect()
+            })
         });
         Self { pid, state, waits_in }
     }
@@ -42,6 +43,14 @@ impl KernelView {
     pub(super) fn is_stopped(&self) -> bool {
         matches!(self.state, Some('T' | 't'))
     }
+}
+
+/// Runs work that reads `/proc` or a folder. If it is not complete in time, nothing is known.
+pub(crate) async fn within<T: Default + Send + 'static>(
+    read: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let read = timeout(limits::KERNEL_VIEW_TIMEOUT, spawn_blocking(read)).await;
+    read.ok().and_then(Result::ok).unwrap_or_default()
 }
 
 /// Returns the process of a worker that runs Python; the worker if there is none.
@@ -165,6 +174,15 @@ mod tests {
         let by_function = |function: &str| file_system(u32::MAX, Some('D'), function);
         assert_eq!(by_function("rpc_wait_bit_killable").as_deref(), Some("NFS"));
         assert_eq!(by_function("anon_pipe_read"), None);
+    }
+
+    /// A reading that does not end is given up.
+    #[tokio::test]
+    async fn reading_has_a_limit() {
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        assert!(!within(move || ended.recv().is_err()).await);
+        drop(end);
+        assert!(within(|| true).await);
     }
 
     /// This process runs. It does not run Python.

@@ -12,7 +12,7 @@ pub(super) mod answer;
 use std::{io, time::Duration};
 
 use ragent_base::{net, spec::Endpoint};
-use ragent_rendezvous::{ids::JobUid, message::GroupLook};
+use ragent_rendezvous::ids::JobUid;
 use sha2::{Digest, Sha256};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -23,6 +23,7 @@ use tokio::{
 use tracing::debug;
 
 use self::answer::OwnWorkers;
+use super::Groups;
 use crate::workers::limits;
 
 /// The request. NCCL itself waits for at most five seconds for other processes.
@@ -44,7 +45,7 @@ pub(crate) fn port_of(job: &JobUid) -> u16 {
 }
 
 /// Asks at this address. Returns `None` if nothing answers, or not for this job.
-pub(super) async fn ask(address: &Endpoint, own: OwnWorkers) -> Option<Vec<GroupLook>> {
+pub(super) async fn ask(address: &Endpoint, own: OwnWorkers) -> Option<Groups> {
     let received = match timeout(TIMEOUT, exchange(address)).await {
         Ok(Ok(received)) => received,
         Ok(Err(error)) => {
@@ -104,7 +105,7 @@ mod tests {
     }
 
     /// Asks a server that answers the whole request like this. `holds` keeps its connection open.
-    async fn asked(answer: Vec<u8>, holds: bool) -> Option<Vec<GroupLook>> {
+    async fn asked(answer: Vec<u8>, holds: bool) -> Option<Groups> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let server = tokio::spawn(async move {
@@ -131,7 +132,7 @@ mod tests {
     /// A whole answer is read. A cut answer is dropped, and so is that of an older NCCL.
     #[tokio::test]
     async fn answers_are_read() {
-        assert!(asked(recorded(), false).await.is_some_and(|groups| groups.len() == 3));
+        assert!(asked(recorded(), false).await.is_some_and(|found| found.groups.len() == 3));
         let half = recorded()[..recorded().len() / 2].to_vec();
         assert_eq!(asked(half, false).await, None);
         let old = b"ERROR: Unknown command SET FORMAT json\nOK\nNCCL version 2.24.3\n".to_vec();

@@ -1,8 +1,11 @@
 //! Reads torch's records of collectives, and describes the last one of each rank in each group.
 //!
+//! Torch has several recorders. A group may use two of them, for data on different devices. Ids and numbers of different
+//! recorders cannot be compared, so such a group counts as two.
+//!
 //! The records come from the process of a worker, so they are not trusted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ragent_rendezvous::{
     ids::GlobalRank,
@@ -13,16 +16,45 @@ use ragent_rendezvous::{
 };
 use serde::{Deserialize, de::IgnoredAny};
 
+use super::{Groups, frames::one_line};
+
 /// The name of the group of all ranks.
 const DEFAULT_GROUP: &str = "0";
 
-/// The records of a process.
+/// A recorder of torch.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) enum Recorder {
+    /// That of gloo.
+    Gloo,
+    /// That of NCCL.
+    Nccl,
+}
+
+impl Recorder {
+    pub(super) const ALL: [Self; 2] = [Self::Gloo, Self::Nccl];
+
+    /// The handler of the worker server that returns its records.
+    pub(super) fn handler(self) -> &'static str {
+        match self {
+            Self::Gloo => "fr_trace_json",
+            Self::Nccl => "dump_nccl_trace_json",
+        }
+    }
+
+    /// Returns the name of a group in a digest.
+    fn group_name(self, name: &str) -> String {
+        match self {
+            Self::Gloo => shortened(name),
+            Self::Nccl => shortened(&format!("nccl/{name}")),
+        }
+    }
+}
+
+/// The records of a process. There are no entries before the first collective.
 #[derive(Deserialize)]
 struct Trace {
-    #[serde(default)]
-    entries: Vec<Maybe<Entry>>,
-    #[serde(default)]
-    pg_config: BTreeMap<String, Maybe<GroupConfig>>,
+    entries: Option<Vec<Maybe<Entry>>>,
+    pg_config: Option<BTreeMap<String, Maybe<GroupConfig>>>,
 }
 
 /// A value of the expected form, or any other one.
@@ -83,31 +115,53 @@ struct Last {
 /// The last collective of a process in each of its groups, by name, and the sizes of groups that are known.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Records {
+    /// The recorders that know a group of the process. Others cannot show that it has launched none.
+    used: BTreeSet<Recorder>,
+    /// True if groups are left out.
+    is_cut: bool,
     last: BTreeMap<String, Last>,
     sizes: BTreeMap<String, u32>,
 }
 
 impl Records {
-    /// Adds records in the form of JSON. Returns false if they have another form.
-    pub(crate) fn add(&mut self, json: &[u8]) -> bool {
-        let Ok(Trace { entries, pg_config }) = serde_json::from_slice(json) else { return false };
-        // For some backends, the configuration has no name, and is that of the newest group.
-        let configs = pg_config.into_iter().filter(|(name, _)| !name.is_empty());
-        for (name, config) in configs.take(DIGEST_GROUPS_MAX) {
-            let ranks = config.expected().map(|config| config.ranks).unwrap_or_default();
-            let ranks = ranks.split(',').filter(|rank| rank.contains(|c: char| c.is_ascii_digit()));
-            self.sizes.insert(group_name(&name), u32::try_from(ranks.count()).unwrap_or(u32::MAX));
+    /// Adds the records of a recorder, in the form of JSON. Returns false if they have another form.
+    pub(super) fn add(&mut self, recorder: Recorder, json: &[u8]) -> bool {
+        // An array could be read as the fields of a record, too.
+        let is_object = json.trim_ascii_start().starts_with(b"{");
+        let (true, Ok(Trace { entries, pg_config })) = (is_object, serde_json::from_slice(json))
+        else {
+            return false;
+        };
+        if entries.is_none() && pg_config.is_none() {
+            return false;
+        }
+        let (entries, pg_config) = (entries.unwrap_or_default(), pg_config.unwrap_or_default());
+        if !entries.is_empty() || !pg_config.is_empty() {
+            self.used.insert(recorder);
         }
         for entry in entries.into_iter().filter_map(Maybe::expected) {
-            self.add_entry(entry);
+            self.add_entry(recorder, entry);
+        }
+        // For gloo, the configuration has no name. It describes the newest group.
+        for (name, config) in pg_config.into_iter().filter(|(name, _)| !name.is_empty()) {
+            let name = recorder.group_name(&name);
+            // The other groups are not described.
+            if self.last.contains_key(&name) {
+                let ranks = config.expected().map(|config| config.ranks).unwrap_or_default();
+                let is_rank = |rank: &&str| rank.contains(|c: char| c.is_ascii_digit());
+                let size = ranks.split(',').filter(is_rank).count();
+                self.sizes.insert(name, u32::try_from(size).unwrap_or(u32::MAX));
+            }
         }
         true
     }
 
-    fn add_entry(&mut self, entry: Entry) {
+    fn add_entry(&mut self, recorder: Recorder, entry: Entry) {
         let operation = operation(&entry);
         let Entry { record_id, process_group, state, retired, .. } = entry;
-        let Some(name) = process_group.first().map(|name| group_name(name)) else { return };
+        let Some(name) = process_group.first().map(|name| recorder.group_name(name)) else {
+            return;
+        };
         let is_finished = retired || state == "completed";
         let number = if entry.is_p2p { entry.p2p_seq_id } else { entry.collective_seq_id };
         // After data between two ranks, the last collective of the group counts.
@@ -117,6 +171,7 @@ impl Records {
         let last = Last { record: record_id, operation, number, is_finished };
         let is_known = self.last.contains_key(&name);
         if !is_known && self.last.len() >= DIGEST_GROUPS_MAX {
+            self.is_cut = true;
             return;
         }
         let known = self.last.entry(name).or_insert_with(|| last.clone());
@@ -124,11 +179,6 @@ impl Records {
             *known = last;
         }
     }
-}
-
-/// Returns the name of a group without control characters, as a digest contains it.
-fn group_name(name: &str) -> String {
-    shortened(name.chars())
 }
 
 /// Returns the name of an operation, with size and type of its data: `all_reduce [1024] float`.
@@ -147,17 +197,13 @@ fn operation(entry: &Entry) -> String {
     if let Some(more @ 1..) = entry.input_sizes.len().checked_sub(1) {
         text.push_str(&format!(" and {more} more"));
     }
-    shortened(text.chars())
+    shortened(&text)
 }
 
-fn shortened(characters: impl Iterator<Item = char>) -> String {
-    let mut short = String::new();
-    for c in characters.filter(|c| !c.is_control()) {
-        if short.len() + c.len_utf8() > GROUP_NAME_MAX {
-            break;
-        }
-        short.push(c);
-    }
+/// Returns a name as a digest contains it: on one line, and with at most [`GROUP_NAME_MAX`] bytes.
+pub(super) fn shortened(name: &str) -> String {
+    let mut short = one_line(name);
+    short.truncate(short.floor_char_boundary(GROUP_NAME_MAX));
     short
 }
 
@@ -165,16 +211,20 @@ fn shortened(characters: impl Iterator<Item = char>) -> String {
 type Launches<'a> = BTreeMap<(u64, &'a str, bool), Vec<GlobalRank>>;
 
 /// Describes the groups of the workers of a node, by rank. Groups in which a rank waits come first.
-pub(crate) fn groups(workers: &BTreeMap<GlobalRank, Records>, world_size: u32) -> Vec<GroupLook> {
+pub(super) fn groups(workers: &BTreeMap<GlobalRank, Records>, world_size: u32) -> Groups {
+    let mut is_cut = workers.values().any(|records| records.is_cut);
+    let of_all = Recorder::ALL.map(|recorder| (recorder, recorder.group_name(DEFAULT_GROUP)));
     let mut found: BTreeMap<&str, Launches<'_>> = BTreeMap::new();
     for (rank, records) in workers {
         for (name, last) in &records.last {
             let launch = (last.number, last.operation.as_str(), last.is_finished);
             found.entry(name).or_default().entry(launch).or_default().push(*rank);
         }
-        if !records.last.contains_key(DEFAULT_GROUP) {
-            let launches = found.entry(DEFAULT_GROUP).or_default();
-            launches.entry((0, "", false)).or_default().push(*rank);
+        for (_, name) in of_all.iter().filter(|(recorder, _)| records.used.contains(recorder)) {
+            if !records.last.contains_key(name) {
+                let launches = found.entry(name).or_default();
+                launches.entry((0, "", false)).or_default().push(*rank);
+            }
         }
     }
     let mut groups: Vec<GroupLook> = found
@@ -183,24 +233,29 @@ pub(crate) fn groups(workers: &BTreeMap<GlobalRank, Records>, world_size: u32) -
             let known = launches.values().map(Vec::len).sum::<usize>();
             let known = u32::try_from(known).unwrap_or(u32::MAX);
             let sizes = workers.values().filter_map(|records| records.sizes.get(name).copied());
-            let size = if name == DEFAULT_GROUP { Some(world_size) } else { sizes.max() };
+            let (launched, is_list_cut) = launched(launches);
+            is_cut |= is_list_cut;
+            let is_of_all = of_all.iter().any(|(_, of_all)| of_all == name);
+            let size = if is_of_all { Some(world_size) } else { sizes.max() };
             GroupLook {
                 name: name.to_owned(),
                 size: size.unwrap_or(known).max(known),
                 source: LaunchSource::Records,
-                launched: launched(launches),
+                launched,
                 unanswered: Vec::new(),
             }
         })
         .collect();
     let is_open = |group: &GroupLook| group.launched.iter().any(|l| l.number > 0 && !l.is_finished);
     groups.sort_by_key(|group| (!is_open(group), std::cmp::Reverse(group.size)));
+    is_cut |= groups.len() > DIGEST_GROUPS_MAX;
     groups.truncate(DIGEST_GROUPS_MAX);
-    groups
+    Groups { groups, is_cut }
 }
 
 /// Lists launches with their ranks. A list has at most [`LISTED_RANKS_MAX`] ranks, so there may be several of a launch.
-fn launched(launches: Launches<'_>) -> Vec<Launched> {
+/// If there are too many lists, keeps the last launches, because ranks may wait in them. Returns true then.
+fn launched(launches: Launches<'_>) -> (Vec<Launched>, bool) {
     let lists = launches.iter().flat_map(|((number, operation, is_finished), ranks)| {
         ranks.chunks(LISTED_RANKS_MAX).map(|ranks| Launched {
             operation: (*operation).to_owned(),
@@ -210,7 +265,10 @@ fn launched(launches: Launches<'_>) -> Vec<Launched> {
             ranks: ranks.to_vec(),
         })
     });
-    lists.take(LAUNCHES_MAX).collect()
+    let mut lists: Vec<_> = lists.collect();
+    let surplus = lists.len().saturating_sub(LAUNCHES_MAX);
+    lists.drain(..surplus);
+    (lists, surplus > 0)
 }
 
 #[cfg(test)]
@@ -232,7 +290,7 @@ mod tests {
 
     fn records(json: &str) -> Records {
         let mut records = Records::default();
-        assert!(records.add(json.as_bytes()));
+        assert!(records.add(Recorder::Gloo, json.as_bytes()));
         records
     }
 
@@ -251,6 +309,12 @@ mod tests {
     }
 
     fn described(workers: &[(u32, Records)], world_size: u32) -> Vec<GroupLook> {
+        let Groups { groups, is_cut } = described_all(workers, world_size);
+        assert!(!is_cut);
+        groups
+    }
+
+    fn described_all(workers: &[(u32, Records)], world_size: u32) -> Groups {
         let workers = workers.iter().map(|(rank, records)| (GlobalRank(*rank), records.clone()));
         groups(&workers.collect(), world_size)
     }
@@ -261,17 +325,44 @@ mod tests {
         Launched { operation: operation.to_owned(), number, is_finished, count, ranks }
     }
 
-    /// The last collective of each rank is described, with size and type of its data. A rank without records has
-    /// launched none.
+    /// The last collective of each rank is described, with size and type of its data. A rank with a group, but without
+    /// entries, has launched none. Nothing is known of a rank without groups.
     #[test]
     fn last_collective_is_described() {
-        let none = records(r#"{"entries":[]}"#);
-        let groups = described(&[(4, records(GLOO)), (5, none)], 8);
+        let none = records(r#"{"pg_config":{"":{"ranks":"[0, 1]"}}}"#);
+        let unused = records(r#"{"pg_config":{}}"#);
+        let groups = described(&[(4, records(GLOO)), (5, none), (6, unused)], 8);
         let waits = launch("all_reduce [4] float and 1 more", 2, false, &[4]);
         assert_eq!(groups.len(), 1);
         assert_eq!((groups[0].name.as_str(), groups[0].size), ("0", 8));
         assert_eq!(groups[0].source, LaunchSource::Records);
         assert_eq!(groups[0].launched, [launch("", 0, false, &[5]), waits]);
+    }
+
+    /// Recorders number their collectives themselves, so a group that uses two of them counts as two. A rank that has used
+    /// one of them has not launched fewer collectives of the other one.
+    #[test]
+    fn recorders_are_kept_apart() {
+        let of_nccl = |id: u32, number: u32, state: &str| {
+            format!(
+                r#"{{"entries":[{{"record_id":{id},"process_group":["0",""],"collective_seq_id":{number},
+                "profiling_name":"nccl:all_reduce","state":"{state}"}}],"pg_config":{{"0":{{"ranks":"[0, 1]"}}}}}}"#
+            )
+        };
+        let mut both = records(GLOO);
+        assert!(both.add(Recorder::Nccl, of_nccl(900, 900, "completed").as_bytes()));
+        let mut nccl = records(r#"{"pg_config":{}}"#);
+        assert!(nccl.add(Recorder::Nccl, of_nccl(0, 901, "started").as_bytes()));
+        let mut gloo = records(GLOO);
+        assert!(gloo.add(Recorder::Nccl, br#"{"pg_config":{}}"#));
+        let groups = described(&[(0, both), (1, nccl), (2, gloo)], 3);
+        let shown: Vec<_> = groups.iter().map(|group| (group.name.as_str(), group.size)).collect();
+        assert_eq!(shown, [("0", 3), ("nccl/0", 3)]);
+        let waits = launch("all_reduce [4] float and 1 more", 2, false, &[0, 2]);
+        assert_eq!(groups[0].launched, [waits]);
+        let launched =
+            [launch("all_reduce", 900, true, &[0]), launch("all_reduce", 901, false, &[1])];
+        assert_eq!(groups[1].launched, launched);
     }
 
     /// Groups in which a rank waits come first. Their size is that of their configuration, or the number of known
@@ -321,9 +412,27 @@ mod tests {
             (0..100).map(|number| format!("{number}{}", "ä".repeat(80))).collect();
         let many: Vec<_> =
             names.iter().map(|name| (name.as_str(), 1, false, name.as_str(), "")).collect();
-        let groups = described(&[(0, entries(&many, ""))], 1);
-        assert!(groups.len() <= DIGEST_GROUPS_MAX);
+        let Groups { groups, is_cut } = described_all(&[(0, entries(&many, ""))], 1);
+        assert!(groups.len() == DIGEST_GROUPS_MAX && is_cut);
         assert!(groups.iter().all(|group| group.name.len() <= GROUP_NAME_MAX));
+        // Each of two workers is within the limits, but not both together.
+        let some = |range: std::ops::Range<usize>| entries(&many[range], "");
+        let Groups { groups, is_cut } = described_all(&[(0, some(0..20)), (1, some(20..40))], 2);
+        assert!(groups.len() == DIGEST_GROUPS_MAX && is_cut);
+        let configs: Vec<_> =
+            names.iter().map(|name| format!(r#""{name}":{{"ranks":"[0]"}}"#)).collect();
+        assert_eq!(described(&[(0, entries(&many[..2], &configs.join(",")))], 1).len(), 3);
+    }
+
+    /// Of too many launches, the highest ones stay: ranks wait in them.
+    #[test]
+    fn highest_launches_stay() {
+        let of = |number: u64| entries(&[("0", number, false, "nccl:barrier", "")], "");
+        let workers: Vec<_> = (0..9).map(|rank| (rank, of(u64::from(rank) + 10))).collect();
+        let Groups { groups, is_cut } = described_all(&workers, 9);
+        let numbers: Vec<u64> = groups[0].launched.iter().map(|launched| launched.number).collect();
+        assert!(numbers == [11, 12, 13, 14, 15, 16, 17, 18] && is_cut, "{groups:?}");
+        assert_eq!(described(&workers[1..], 9)[0].launched.len(), LAUNCHES_MAX);
     }
 
     /// Entries of another form are left out, and other text is refused.
@@ -332,8 +441,8 @@ mod tests {
         let odd = GLOO.replace(r#""record_id":1"#, r#""record_id":"1""#);
         let groups = described(&[(0, records(&odd))], 2);
         assert_eq!(groups[0].launched, [launch("all_reduce [4] float", 1, true, &[0])]);
-        for wrong in ["", "[", "7", r#"{"entries":7}"#, "Handler not found"] {
-            assert!(!Records::default().add(wrong.as_bytes()), "{wrong}");
+        for wrong in ["", "[", "[]", "7", "{}", r#"{"entries":7}"#, "Handler not found"] {
+            assert!(!Records::default().add(Recorder::Gloo, wrong.as_bytes()), "{wrong}");
         }
     }
 
@@ -344,8 +453,8 @@ mod tests {
             text in r#"(\{"entries":\[|\{"record_id":|[0-9]{1,22}|,"process_group":\[|"[a-z]{0,70}"|\]|\}|,|-|\[|null){0,40}"#
         ) {
             let mut records = Records::default();
-            records.add(text.as_bytes());
-            let groups = described(&[(0, records)], 1);
+            records.add(Recorder::Nccl, text.as_bytes());
+            let Groups { groups, .. } = described_all(&[(0, records)], 1);
             prop_assert!(groups.iter().all(|group| group.launched.len() <= LAUNCHES_MAX));
         }
     }

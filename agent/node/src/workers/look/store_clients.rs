@@ -9,10 +9,19 @@ use ragent_rendezvous::ids::LocalRank;
 use crate::workers::limits;
 
 /// Returns for each worker true if it, or a process below it, is connected to this port of another process. Workers
-/// whose sockets cannot be read are left out. Blocks.
+/// whose sockets cannot be read are left out, and those without a known connection if they have too many processes or
+/// open files. Blocks.
 pub(super) fn connected(
     workers: &BTreeMap<LocalRank, u32>,
     port: u16,
+) -> BTreeMap<LocalRank, bool> {
+    connected_within(workers, port, limits::FILES_LOOKED_AT)
+}
+
+fn connected_within(
+    workers: &BTreeMap<LocalRank, u32>,
+    port: u16,
+    files_max: usize,
 ) -> BTreeMap<LocalRank, bool> {
     let mut connected = BTreeMap::new();
     // All workers of a node have the same network.
@@ -20,9 +29,16 @@ pub(super) fn connected(
         return connected;
     };
     for (local_rank, worker) in workers {
-        let below = tree::descendants_of(Pid::from_raw(worker.cast_signed())).into_iter();
-        let below = below.take(limits::STACK_PROCESSES).map(|pid| pid.as_raw().cast_unsigned());
-        let files = [*worker].into_iter().chain(below).map(|pid| (pid, open_files(pid)));
+        let below = tree::descendants_of(Pid::from_raw(worker.cast_signed()));
+        let mut is_cut = below.len() > limits::STACK_PROCESSES;
+        let below = below.into_iter().take(limits::STACK_PROCESSES);
+        let below = below.map(|pid| pid.as_raw().cast_unsigned());
+        let files = [*worker].into_iter().chain(below).map(|pid| {
+            let mut numbers = proc::numbers(&format!("{pid}/fd"));
+            is_cut |= numbers.len() > files_max;
+            numbers.truncate(files_max);
+            (pid, numbers)
+        });
         let files: Vec<_> = files.collect();
         if files.iter().any(|(_, numbers)| !numbers.is_empty()) {
             let is_connected = files.iter().any(|(pid, numbers)| {
@@ -31,16 +47,12 @@ pub(super) fn connected(
                     links.filter_map(|link| inode_of(link.to_str().unwrap_or_default()));
                 inodes.any(|inode| sockets.contains(&inode))
             });
-            connected.insert(*local_rank, is_connected);
+            if is_connected || !is_cut {
+                connected.insert(*local_rank, is_connected);
+            }
         }
     }
     connected
-}
-
-fn open_files(pid: u32) -> Vec<u32> {
-    let mut numbers = proc::numbers(&format!("{pid}/fd"));
-    numbers.truncate(limits::FILES_LOOKED_AT);
-    numbers
 }
 
 /// Returns the inode of a link such as `socket:[4242]`.
@@ -99,5 +111,17 @@ mod tests {
         let _client = TcpStream::connect(address).unwrap();
         assert_eq!(connected(&workers, address.port()), is_connected(true));
         assert_eq!(connected(&BTreeMap::from([(LocalRank(0), u32::MAX)]), 1), BTreeMap::new());
+    }
+
+    /// If not all open files of a process are read, it may have a connection.
+    #[test]
+    fn unread_files_may_be_connections() {
+        let store = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = store.local_addr().unwrap().port();
+        let workers = BTreeMap::from([(LocalRank(3), std::process::id())]);
+        let _client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        // Standard input is not the connection.
+        assert_eq!(connected_within(&workers, port, 1), BTreeMap::new());
+        assert_eq!(connected_within(&workers, port, 4_096), BTreeMap::from([(LocalRank(3), true)]));
     }
 }

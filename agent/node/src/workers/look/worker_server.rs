@@ -3,7 +3,8 @@
 //! 1. `GET /handler/` lists what it answers, which depends on the version of torch.
 //! 2. `POST /handler/dump_traceback` returns stacks, `fr_trace_json` and `dump_nccl_trace_json` records of collectives.
 //!
-//! Each answer has a limit of size and time. A worker without a server has no such socket.
+//! Each answer has a limit of size and time. If any records are missing, nothing is known of the worker's collectives:
+//! without them, it would seem to have launched none. A worker without a server has no such socket.
 
 use std::{io, path::Path};
 
@@ -16,12 +17,9 @@ use tracing::debug;
 
 use super::{
     frames::{self, Stack},
-    records::Records,
+    records::{Recorder, Records},
 };
 use crate::workers::limits;
-
-/// The handlers that return records: of all backends, and of NCCL alone.
-const OF_RECORDS: [&str; 2] = ["fr_trace_json", "dump_nccl_trace_json"];
 
 /// The handler that returns stacks.
 const OF_STACKS: &str = "dump_traceback";
@@ -29,9 +27,9 @@ const OF_STACKS: &str = "dump_traceback";
 /// The answers of a server.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
-    /// The records, as JSON, if there are any.
+    /// The records, as JSON, as far as there are any.
     pub(super) whole_records: Vec<Vec<u8>>,
-    /// The last collective of each group; `None` if there are no records.
+    /// The last collective of each group; `None` unless all recorders have answered.
     pub(super) records: Option<Records>,
     /// The stacks of all threads as text, and that of the main one.
     pub(super) stack: Option<(String, Stack)>,
@@ -56,17 +54,19 @@ async fn ask_all(socket: &Path, answers: &mut Answers) {
     };
     let handlers: Vec<String> = serde_json::from_slice(&list).unwrap_or_default();
     let has = |name: &str| handlers.iter().any(|handler| handler == name);
-    for handler in OF_RECORDS.into_iter().filter(|handler| has(handler)) {
+    let asked: Vec<Recorder> =
+        Recorder::ALL.into_iter().filter(|recorder| has(recorder.handler())).collect();
+    let mut records = Records::default();
+    for &recorder in &asked {
+        let handler = recorder.handler();
         match exchange(socket, "POST", handler).await {
-            Ok(json) => {
-                let mut records = answers.records.take().unwrap_or_default();
-                if records.add(&json) {
-                    answers.whole_records.push(json);
-                    answers.records = Some(records);
-                }
-            }
-            Err(error) => debug!(handler, %error, "a torch worker server does not answer"),
+            Ok(json) if records.add(recorder, &json) => answers.whole_records.push(json),
+            Ok(_) => debug!(handler, "a torch worker server returns records of another form"),
+            Err(error) => debug!(handler, %error, "a torch worker server returns no records"),
         }
+    }
+    if !asked.is_empty() && answers.whole_records.len() == asked.len() {
+        answers.records = Some(records);
     }
     if has(OF_STACKS) {
         match exchange(socket, "POST", OF_STACKS).await {
@@ -189,6 +189,24 @@ mod tests {
         assert!(answers.whole_records.is_empty());
         let answers = asked(|_| ok("not a list")).await;
         assert!(answers.records.is_none());
+    }
+
+    /// If one of several recorders does not answer, or too late, it is not known which collectives the worker has launched.
+    #[tokio::test]
+    async fn some_records_are_none() {
+        for (bad, whole) in [("cut", 1), ("of another form", 1), ("missing", 1), ("sound", 2)] {
+            let answers = asked(move |line| match (line, bad) {
+                ("GET /handler/ HTTP/1.1", _) => ok(r#"["dump_nccl_trace_json","fr_trace_json"]"#),
+                ("POST /handler/fr_trace_json HTTP/1.1", _) => ok(r#"{"entries":[]}"#),
+                (_, "cut") => b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}".to_vec(),
+                (_, "of another form") => ok("[]"),
+                (_, "sound") => ok(r#"{"pg_config":{}}"#),
+                _ => b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno".to_vec(),
+            })
+            .await;
+            assert_eq!(answers.records.is_some(), bad == "sound", "{bad}");
+            assert_eq!(answers.whole_records.len(), whole, "{bad}");
+        }
     }
 
     /// A server that is silent is left out after the time limit.

@@ -3,7 +3,7 @@ use ragent_base::{sys::clock, testing::nodes};
 use ragent_rendezvous::{
     ids::Round,
     message::{JobResult, Outcome},
-    snapshot::{NodeStateName, PhaseName, StateTime},
+    snapshot::{JobLook, LookPlace, NodeStateName, PhaseName, StateTime},
 };
 
 use super::*;
@@ -198,4 +198,36 @@ fn large_jobs_are_shown() {
             assert!(model.nodes.cursor.selected < model.nodes.rows.len(), "{key:?} {size:?}");
         }
     }
+}
+
+/// `k` shows where the workers are, and asks for a look, once for each time that it is pressed.
+#[test]
+fn places_of_workers_are_shown() {
+    let mut model = model(job(2, 0));
+    assert!(!model.take_look_request());
+    press(&mut model, &[Key::Char('k')]);
+    assert_eq!((model.take_look_request(), model.take_look_request()), (true, false));
+    assert!(panes::lines(&model, 80)[0].contains("were not looked at yet"));
+    let place = LookPlace {
+        text: "all_reduce (t.py:7)".to_owned(),
+        count: 16,
+        ranks: vec![(0, 15)],
+        ..LookPlace::default()
+    };
+    let (age_ms, places) = (3_000, vec![place]);
+    let look = JobLook { age_ms, places, has_stacks: true, has_lines: true, ..JobLook::default() };
+    let state = Box::new(Snapshot { look: Some(look), ..*job(2, 0) });
+    assert!(model.update(Input::State(state), clock::now()).is_continue());
+    let lines = panes::lines(&model, 80);
+    assert_eq!(
+        (lines[0].as_str(), lines[2].as_str()),
+        ("3.0 s ago:", "ranks 0-15: all_reduce (t.py:7)")
+    );
+    let why = "no new look: no agent runs here".to_owned();
+    assert!(model.update(Input::Message(why.clone()), clock::now()).is_continue());
+    assert_eq!(model.message.as_ref(), Some(&why));
+    press(&mut model, &[Key::Char('k')]);
+    assert!(model.take_look_request());
+    press(&mut model, &[Key::Esc]);
+    assert!(model.pane.is_none() && !model.take_look_request());
 }

@@ -3,8 +3,9 @@
 //! 1. An answer without any worker of this node belongs to another job, and is dropped.
 //! 2. In the communicator of all ranks, the rank is the global rank. So hosts and process ids give the global ranks in
 //!    all other communicators.
-//! 3. A communicator is described if its ranks differ. The communicator of all ranks always is. The sum of all counts
-//!    shows if the others go on.
+//! 3. A communicator is described if its ranks differ. The communicator of all ranks always is. For all others together,
+//!    there is the sum of all counts: if it differs between the parts of a look, the job goes on.
+//! 4. A digest has no room for many ranks. It shows that something is left out.
 //!
 //! NCCL counts collectives by kind. A rank's number is their sum, and its last kind is the one that it has launched more
 //! often than another rank. The answer is not trusted.
@@ -19,6 +20,8 @@ use ragent_rendezvous::{
     },
 };
 use serde::Deserialize;
+
+use crate::workers::look::{Groups, frames::one_line, records::shortened};
 
 /// The workers of this node, by which its own job is recognized.
 #[derive(Clone, Debug)]
@@ -73,7 +76,7 @@ struct MissingRank {
 type Ranks<'a> = BTreeMap<(&'a str, i64), GlobalRank>;
 
 /// Reads an answer. Returns `None` if it has another form, or is that of another job.
-pub(crate) fn groups(received: &[u8], own: &OwnWorkers) -> Option<Vec<GroupLook>> {
+pub(crate) fn groups(received: &[u8], own: &OwnWorkers) -> Option<Groups> {
     let json = received.strip_prefix(b"OK\n")?;
     let start = json.iter().position(|byte| *byte == b'{')?;
     let Answer { communicators: all } = serde_json::from_slice(&json[start..]).ok()?;
@@ -92,16 +95,21 @@ pub(crate) fn groups(received: &[u8], own: &OwnWorkers) -> Option<Vec<GroupLook>
         .filter(described)
         .map(|communicator| (Reverse(is_whole(communicator)), communicator.describe(&ranks, own)))
         .collect();
-    groups.sort_by_key(|(whole, group)| (*whole, Reverse(group.size)));
+    groups.sort_by_key(|(whole, (group, _))| (*whole, Reverse(group.size)));
     let mut left = RANKS_MAX;
+    let mut is_cut = groups.len() >= DIGEST_GROUPS_MAX;
     let mut described = vec![total(&all, own.world_size)];
-    for (_, group) in groups.into_iter().take(DIGEST_GROUPS_MAX - 1) {
+    for (_, (group, is_list_cut)) in groups.into_iter().take(DIGEST_GROUPS_MAX - 1) {
         let listed: usize = group.launched.iter().map(|launched| launched.ranks.len()).sum();
-        let Some(rest) = left.checked_sub(listed) else { break };
+        let Some(rest) = left.checked_sub(listed) else {
+            is_cut = true;
+            break;
+        };
         left = rest;
+        is_cut |= is_list_cut;
         described.push(group);
     }
-    Some(described)
+    Some(Groups { groups: described, is_cut })
 }
 
 /// Describes the number of all collectives of the job.
@@ -146,7 +154,8 @@ impl Communicator {
         !self.missing_ranks.is_empty() || self.ranks.windows(2).any(differs)
     }
 
-    fn describe(&self, ranks: &Ranks<'_>, own: &OwnWorkers) -> GroupLook {
+    /// Describes it. Returns also true if something is left out.
+    fn describe(&self, ranks: &Ranks<'_>, own: &OwnWorkers) -> (GroupLook, bool) {
         let global = |host: &str, pid: i64| ranks.get(&(host, pid)).copied();
         let fewest = self.fewest();
         // A rank may be listed twice. It counts once.
@@ -161,15 +170,18 @@ impl Communicator {
             missing.filter_map(|rank| global(&rank.host, rank.pid)).collect();
         unanswered.sort_unstable();
         unanswered.dedup();
+        let (launched, is_list_cut) = launched(launches, self.size == own.world_size);
+        let is_cut = is_list_cut || unanswered.len() > LISTED_RANKS_MAX;
         unanswered.truncate(LISTED_RANKS_MAX);
         let known = u32::try_from(seen.len()).unwrap_or(u32::MAX);
-        GroupLook {
+        let group = GroupLook {
             name: group_name(&self.hash, &self.secondary_hash),
             size: self.size.max(known),
             source: LaunchSource::Ras,
-            launched: launched(launches, self.size == own.world_size),
+            launched,
             unanswered,
-        }
+        };
+        (group, is_cut)
     }
 
     /// Returns for each kind the number that all ranks have launched.
@@ -214,7 +226,7 @@ impl Rank {
 /// Returns the name of a kind as torch writes it: `all_reduce` for `AllReduce`.
 fn name(kind: &str) -> String {
     let mut name = String::new();
-    for c in kind.chars().filter(|c| !c.is_control()).take(GROUP_NAME_MAX / 4) {
+    for c in one_line(kind).chars().take(GROUP_NAME_MAX / 4) {
         if c.is_ascii_uppercase() && !name.is_empty() {
             name.push('_');
         }
@@ -225,25 +237,17 @@ fn name(kind: &str) -> String {
 
 /// Returns the name of a communicator, which is the same in both parts of a look.
 fn group_name(hash: &str, secondary_hash: &str) -> String {
-    let name = format!("{hash}:{secondary_hash}");
-    let mut short = String::new();
-    for c in name.chars().filter(|c| !c.is_control()) {
-        if short.len() + c.len_utf8() > GROUP_NAME_MAX {
-            break;
-        }
-        short.push(c);
-    }
-    short
+    shortened(&format!("{hash}:{secondary_hash}"))
 }
 
-/// Lists launches with their ranks. Most ranks of the job need no list: all others are listed. The last launches go first
-/// if there are too many.
+/// Lists launches with their ranks, the last launches first. Most ranks of the job need no list: all others are listed.
+/// Returns also true if there are too many lists, or ranks in a list.
 fn launched(
     launches: BTreeMap<(u64, String), Vec<Option<GlobalRank>>>,
     is_of_all: bool,
-) -> Vec<Launched> {
+) -> (Vec<Launched>, bool) {
     let largest = launches.values().map(Vec::len).max().unwrap_or(0);
-    let mut has_cut = false;
+    let (mut has_most, mut is_cut) = (false, false);
     let mut lists = Vec::new();
     for ((number, operation), ranks) in launches.into_iter().rev() {
         let of = |count: usize, ranks: Vec<GlobalRank>| Launched {
@@ -254,10 +258,11 @@ fn launched(
             ranks,
         };
         let known: Vec<GlobalRank> = ranks.iter().flatten().copied().collect();
-        let is_cut = is_of_all && ranks.len() == largest && !has_cut;
-        if is_cut || known.len() < ranks.len() {
-            has_cut |= is_cut;
-            let listed = if is_cut { Vec::new() } else { known };
+        let is_most = is_of_all && ranks.len() == largest && !has_most;
+        if is_most || known.len() < ranks.len() {
+            has_most |= is_most;
+            let listed = if is_most { Vec::new() } else { known };
+            is_cut |= listed.len() > LISTED_RANKS_MAX;
             let listed = listed.into_iter().take(LISTED_RANKS_MAX).collect();
             lists.push(of(ranks.len(), listed));
         } else {
@@ -266,8 +271,9 @@ fn launched(
             );
         }
     }
+    is_cut |= lists.len() > LAUNCHES_MAX;
     lists.truncate(LAUNCHES_MAX);
-    lists
+    (lists, is_cut)
 }
 
 #[cfg(test)]

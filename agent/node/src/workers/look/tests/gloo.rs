@@ -76,10 +76,13 @@ impl Job {
         let worker = |(local_rank, child): (u32, &Child)| {
             let socket = self.folder.path().join(format!("{local_rank}.torch"));
             let worker_server = self.has_server.then_some(socket);
-            (LocalRank(local_rank), LookedAt { pid: child.id(), folder: None, worker_server })
+            (
+                LocalRank(local_rank),
+                LookedAt { pid: child.id(), worker_server, ..LookedAt::default() },
+            )
         };
         let py_spy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/py-spy");
-        look(LookRequest {
+        let (digest, _) = look(LookRequest {
             order: order(part, true),
             first_rank: GlobalRank(0),
             world_size: WORLD_SIZE,
@@ -88,7 +91,8 @@ impl Job {
             py_spy: py_spy.exists().then_some(py_spy),
             facts: Vec::new(),
         })
-        .await
+        .await;
+        digest
     }
 
     /// Looks until both parts explain the stall like this.

@@ -1,0 +1,176 @@
+//! Asks all nodes of a job for a look at their workers, and prints where these are: `ragent stacks`.
+//!
+//! 1. An agent on this machine passes the request on to its coordinator.
+//! 2. The coordinator looks at the workers of all nodes, and shows their places in the state of the job.
+
+use std::{ops::ControlFlow, process::ExitCode, time::Duration};
+
+use ragent_base::{
+    cli::StacksArgs,
+    report::stacks_text,
+    spec::{Argument, RequestKind, UsageError},
+    sys::stdout,
+};
+use ragent_coordinator::client::{JobPage, StateStream, StreamError};
+use ragent_leadership::state_file::{RunningAgent, Stage, running_agents};
+use ragent_node::notices::{Answer, Request, ask};
+use ragent_proto::printable;
+use ragent_rendezvous::{
+    ids::{RunId, Term},
+    snapshot::{JobLook, Snapshot},
+};
+use tokio::time::timeout;
+
+use super::{
+    asked_job::asked_job,
+    error::{LaunchError, system},
+    find_coordinator::{FoundJob, find_coordinator},
+    follow::{self, Reader, follow},
+    runtime,
+};
+
+/// The longest wait for a look. One that has just begun takes up to 40 s, and delays the next one.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Looks at the workers of a job, and prints their places.
+///
+/// # Errors
+///
+/// Returns [`LaunchError`] if the job is unknown, no agent of it runs on this machine, or the nodes do not answer.
+pub fn print(args: &StacksArgs) -> Result<ExitCode, LaunchError> {
+    let wanted = args.ranks.as_deref().map(ranks).transpose()?.unwrap_or_default();
+    let (job, credentials) = asked_job(&args.asked)?;
+    let look = runtime::block_on(async {
+        let found = find_coordinator(job.clone(), &credentials).await?;
+        let mut newest = NewLook { known: id_of(&found.snapshot), look: None };
+        request_look(&found.snapshot.run_id).await.map_err(|why| failed(&why))?;
+        let followed = follow(&job, &credentials, found, &mut newest);
+        match timeout(LOOK_TIMEOUT, followed).await {
+            Ok(followed) => followed?,
+            Err(_) => {
+                let seconds = LOOK_TIMEOUT.as_secs();
+                return Err(failed(&format!(
+                    "no node has answered within {seconds} s (the round may have ended: `ragent status` shows the job)"
+                )));
+            }
+        }
+        newest.look.ok_or_else(|| failed("the job has ended"))
+    })??;
+    let text = if args.json {
+        serde_json::to_string(&look).expect("a look has text keys") + "\n"
+    } else {
+        stacks_text::text(&look, &wanted)
+    };
+    // The answer may come from an untrusted process.
+    stdout::print(&printable(&text)).map_err(system("print the stacks"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Asks an agent of the job on this machine for a look at the workers of all nodes.
+///
+/// # Errors
+///
+/// Returns the reason if no look begins.
+pub(super) async fn request_look(run_id: &RunId) -> Result<(), String> {
+    let is_of_job =
+        |agent: &RunningAgent| agent.run_id == run_id.as_str() && agent.stage == Stage::Registered;
+    let agents: Vec<RunningAgent> = running_agents().into_iter().filter(is_of_job).collect();
+    if agents.is_empty() {
+        return Err(format!(
+            "no agent of the job `{run_id}` of this user runs on this machine (type it on a machine of the job, as the \
+             user who has started it)"
+        ));
+    }
+    let request =
+        Request { kind: RequestKind::Look, within_ms: None, text: String::new(), waits: false };
+    let mut why = "its agents have no socket; their logs have the reason".to_owned();
+    for RunningAgent { pid, notices, .. } in agents {
+        let Some(path) = notices else { continue };
+        let mut answer = None;
+        match ask(&path, &request, |last| answer = Some(last)).await {
+            Ok(()) if answer == Some(Answer::Taken) => return Ok(()),
+            Ok(()) => match answer {
+                Some(Answer::Refused(refused)) => why = format!("agent {pid}: {refused}"),
+                _ => why = format!("agent {pid} has ended"),
+            },
+            Err(error) => why = format!("agent {pid}: {error}"),
+        }
+    }
+    Err(why)
+}
+
+/// Waits for a look that is newer than the known one.
+struct NewLook {
+    known: Option<(Term, u64)>,
+    look: Option<JobLook>,
+}
+
+/// Returns the term and number of the newest look.
+fn id_of(snapshot: &Snapshot) -> Option<(Term, u64)> {
+    Some((snapshot.term, snapshot.look.as_ref()?.number))
+}
+
+impl Reader for NewLook {
+    type Stream = StateStream;
+    type Part = Box<Snapshot>;
+    const PATIENCE: Option<Duration> = Some(follow::PATIENCE);
+
+    async fn open(&mut self, at: &FoundJob) -> Result<Option<StateStream>, LaunchError> {
+        Ok(at.open(JobPage::States).await?.map(Into::into))
+    }
+
+    async fn next(states: &mut StateStream) -> Result<Option<Box<Snapshot>>, StreamError> {
+        states.next().await
+    }
+
+    async fn receive(&mut self, snapshot: Box<Snapshot>) -> Result<ControlFlow<()>, LaunchError> {
+        let id = id_of(&snapshot);
+        if id.is_some() && id != self.known {
+            self.look = snapshot.look;
+            return Ok(ControlFlow::Break(()));
+        }
+        Ok(match snapshot.outcome {
+            Some(_) => ControlFlow::Break(()),
+            None => ControlFlow::Continue(()),
+        })
+    }
+
+    async fn end(&mut self, _failure: Option<&LaunchError>) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+/// Parses ranks such as `3,8-15`.
+fn ranks(given: &str) -> Result<Vec<(u32, u32)>, UsageError> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        (first <= last).then_some((first, last))
+    };
+    given.split(',').map(range).collect::<Option<_>>().ok_or_else(|| {
+        Argument::new("RANKS", given)
+            .is_not("a list of ranks")
+            .with_hint("give ranks and ranges of ranks, such as 3,8-15")
+    })
+}
+
+fn failed(why: &str) -> LaunchError {
+    let report = format!("error: failed to look at the workers: {why}");
+    LaunchError::Command { code: 1, report }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ranks are numbers and ranges, between commas.
+    #[test]
+    fn ranks_are_parsed() {
+        assert_eq!(ranks("3").unwrap(), [(3, 3)]);
+        assert_eq!(ranks("3, 8-15").unwrap(), [(3, 3), (8, 15)]);
+        for wrong in ["", "x", "3,", "15-8", "1-2-3", "-1", "4294967296"] {
+            let error = ranks(wrong).unwrap_err().to_string();
+            assert!(error.contains("is not a list of ranks"), "{error}");
+        }
+    }
+}
