@@ -42,8 +42,9 @@ pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) const MAX_STACKS: u64 = 4 * 1024 * 1024;
 /// Frames of a stack that are read. Python allows 1,000 by default.
 pub(crate) const FRAMES_READ: usize = 4096;
-/// Time for reading the kernel's view of a worker, which takes milliseconds unless the kernel holds a lock of it.
-pub(crate) const KERNEL_VIEW_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time for reading the kernel's view of a worker. It takes milliseconds, unless the kernel holds a lock of the worker. On a
+/// machine whose processors are all busy it has taken more than a second.
+pub(crate) const KERNEL_VIEW_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time for py-spy in a look. The second part of a look follows after ten seconds.
 pub(crate) const LOOK_SPY_TIMEOUT: Duration = Duration::from_secs(4);
 /// Size of an answer of torch's worker server. Its 2,000 records have about 600 bytes each.

@@ -34,7 +34,7 @@ use ragent_rendezvous::{
     ids::{GlobalRank, LocalRank},
     message::{Activity, DIGEST_WORKERS_MAX, Digest, GroupLook, LookPart, WorkerLook},
 };
-use tokio::{task::JoinSet, time::timeout};
+use tokio::{join, task::JoinSet, time::timeout};
 use tracing::{debug, info};
 
 use self::{
@@ -87,8 +87,8 @@ pub(crate) async fn look(request: LookRequest) -> (Digest, Vec<Content>) {
         logs.and_then(|folder| path::absolute(folder).ok()?.into_os_string().into_string().ok());
     let pids: BTreeMap<_, _> = workers.iter().map(|(rank, worker)| (*rank, worker.pid)).collect();
     let views = views(&pids).await;
-    let connected = within(move || store_clients::connected(&pids, store_port)).await;
-    let mut shown = shown(order, &workers, &views, py_spy).await;
+    let connected = within(move || store_clients::connected(&pids, store_port));
+    let (connected, mut shown) = join!(connected, shown(order, &workers, &views, py_spy));
     let rank_of = |local_rank: LocalRank| GlobalRank(first_rank.0.saturating_add(local_rank.0));
     let records = shown
         .iter_mut()
