@@ -1,10 +1,12 @@
 //! Tests the failure of one worker. Every node reports it in the same words.
 
+use std::time::Duration;
+
 use nix::sys::signal::Signal;
 
 use crate::{
     job::{Job, hosting, numbers, workers},
-    support::{Gpus, Sandbox},
+    support::{Gpus, Sandbox, let_pass},
 };
 
 /// The failure that ends the job is reported on every node in the same words.
@@ -53,6 +55,27 @@ fn error_of_a_gpu_is_named_on_every_node() {
     assert_eq!(host.report(), guest.report());
     let first = "Root cause (first observed failure):\n  hardware  : ";
     assert!(host.report().contains(&format!("{first}{text} ")), "{}", host.report());
+}
+
+/// An agent without workers has closed the driver, because that resets no GPU that a process has open.
+#[test]
+fn driver_is_closed_without_workers() {
+    let sandbox = Sandbox::with_standbys();
+    let Some(gpus) = Gpus::new(&sandbox) else { return };
+    let job = Job::new(&sandbox, "--nnodes 2");
+    let mut host = hosting(gpus.belong_to(job.agent("--no-python obey.sh")));
+    let mut guest = job.guest("--no-python obey.sh");
+    workers([&mut host, &mut guest]);
+    host.logs("the hardware of this node is read for health");
+    let is_open = || gpus.are_open_in(host.pid());
+    assert!(is_open());
+    guest.signal(Signal::SIGTERM);
+    drop(guest.end());
+    while is_open() {
+        let_pass(Duration::from_millis(50));
+    }
+    host.signal(Signal::SIGTERM);
+    drop(host.end());
 }
 
 /// After a listed exit code the job closes on every node, even with restarts left. After other codes it restarts.

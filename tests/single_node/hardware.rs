@@ -8,13 +8,11 @@ use crate::support::{Cgroup, Gpus, Sandbox, free_port};
 const HUNGRY: &str = "exec python3 -c 'taken = bytearray(1 << 30)'";
 
 /// A worker that the kernel has killed for lack of memory is named so: in the log, in the report, and in the reason of the restart.
-/// It is certain if the cgroup has no other worker.
+/// It is only probable, because the cgroup has other processes.
 #[test]
 fn kill_for_lack_of_memory_is_named() {
-    for (workers, text) in [
-        (1, "killed by the kernel for lack of memory (SIGKILL)"),
-        (2, "probably killed by the kernel for lack of memory (SIGKILL)"),
-    ] {
+    let text = "probably killed by the kernel for lack of memory (SIGKILL)";
+    for workers in [1, 2] {
         let sandbox = Sandbox::new();
         let Some(cgroup) = Cgroup::limited(&format!("oom-{workers}"), 256 << 20) else { return };
         let words = format!("--nproc-per-node {workers} --max-restarts 1 --no-python obey.sh");
@@ -47,6 +45,9 @@ fn other_kills_are_not_named_so() {
     end.assert_code(1);
     assert!(end.stderr.contains("rank 0 failed in round 1: killed by SIGKILL"), "{}", end.stderr);
 }
+
+/// The line about the first reading of the hardware.
+const READ: &str = "the hardware of this node is read for health";
 
 /// A failure is named together with the error that a GPU has reported before, in the log, on the first line of the report, and in the
 /// file of `--report`.
@@ -81,13 +82,14 @@ fn only_own_gpus_are_named() {
     let sandbox = Sandbox::new();
     let Some(mut gpus) = Gpus::new(&sandbox) else { return };
     let orders = sandbox.orders(0);
-    let start = sandbox.ragent("--no-python obey.sh").default_lines();
+    let start = sandbox.ragent("--no-python obey.sh");
     let mut agent = gpus.belong_to(start).env("CUDA_VISIBLE_DEVICES", "1").start();
     agent.worker();
+    agent.logs(READ);
     gpus.fail(0, 79);
     gpus.change(1, 230, 2);
     let text = "GPU 1 asked for a restart of the machine";
-    agent.logs(&format!("warning: {text}"));
+    agent.logs(&format!("WARN {text}"));
     orders.give("exit 3");
     let end = agent.end();
     end.assert_code(1);
@@ -115,6 +117,67 @@ fn earlier_errors_are_not_named() {
     assert!(!end.stderr.contains("  hardware  :"), "{}", end.stderr);
 }
 
+/// A GPU that is gone is named, and the numbers of the others stay the same. So is one that becomes unavailable.
+#[test]
+fn lost_gpus_are_named() {
+    let sandbox = Sandbox::new();
+    let Some(mut gpus) = Gpus::new(&sandbox) else { return };
+    let orders = sandbox.orders(0);
+    let mut agent = gpus.belong_to(sandbox.ragent("--no-python obey.sh")).start();
+    agent.worker();
+    agent.logs(READ);
+    gpus.make_unavailable(1);
+    agent.logs("WARN GPU 1 became unavailable");
+    gpus.lose(0);
+    gpus.change(1, 230, 1);
+    agent.logs("WARN 1 of 2 GPUs was found missing");
+    agent.logs("WARN GPU 1 asked for a reset");
+    orders.give("exit 3");
+    let end = agent.end();
+    end.assert_code(1);
+    let first = "Root cause (first observed failure):\n  hardware  : 1 of 2 GPUs was found missing ";
+    assert!(end.stderr.contains(first), "{}", end.stderr);
+}
+
+/// A state that was there before the job joins each failure, without a time.
+#[test]
+fn lasting_state_is_named() {
+    let sandbox = Sandbox::new();
+    let Some(gpus) = Gpus::new(&sandbox) else { return };
+    let orders = sandbox.orders(0);
+    gpus.set(1, 145, 1);
+    let mut agent = gpus.belong_to(sandbox.ragent("--no-python obey.sh")).start();
+    agent.worker();
+    agent.logs(READ);
+    orders.give("exit 3");
+    let end = agent.end();
+    end.assert_code(1);
+    let line = "  hardware  : GPU 1 has a failed row remap, and must be replaced\n";
+    assert!(end.stderr.contains(line), "{}", end.stderr);
+}
+
+/// A driver that does not answer delays neither a restart nor the end of the agent. Errors are still named.
+#[test]
+fn driver_that_hangs_delays_nothing() {
+    let sandbox = Sandbox::new();
+    let Some(mut gpus) = Gpus::new(&sandbox) else { return };
+    let orders = sandbox.orders(0);
+    let start = sandbox.ragent("--max-restarts 1 --no-python obey.sh");
+    let mut agent = gpus.belong_to(start).start();
+    agent.worker();
+    agent.logs(READ);
+    gpus.hang(true);
+    gpus.fail(0, 119);
+    agent.logs("WARN GPU 0 reported XID 119");
+    gpus.fail(0, 79);
+    agent.logs("WARN GPU 0 reported XID 79");
+    orders.give("exit 3");
+    assert_eq!(agent.worker().number("restart"), 1);
+    orders.give("exit 3");
+    agent.end().assert_code(1);
+    sandbox.wait_until_nothing_left();
+}
+
 /// `ragent explain node` shows what the hardware of a node has reported, as its own agent knows it. `ragent doctor` reads the state once.
 #[test]
 fn hardware_is_explained() {
@@ -125,6 +188,7 @@ fn hardware_is_explained() {
     let words = format!("--rdzv-backend c10d --rdzv-endpoint {endpoint} --no-python obey.sh");
     let mut agent = gpus.belong_to(sandbox.ragent(&words)).start();
     agent.worker();
+    agent.logs(READ);
     gpus.fail(0, 31);
     agent.logs("GPU 0 reported XID 31");
     gpus.change(1, 144, 1);

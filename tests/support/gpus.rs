@@ -17,6 +17,9 @@ pub struct Gpus {
     library: PathBuf,
     held: PathBuf,
     fields: PathBuf,
+    lost: PathBuf,
+    hangs: PathBuf,
+    device: PathBuf,
     errors: (PathBuf, File),
 }
 
@@ -37,8 +40,9 @@ impl Gpus {
         unistd::mkfifo(&pipe, Mode::S_IRUSR | Mode::S_IWUSR).expect("a fresh folder");
         // It stays open for reading, so that an error waits until the driver's user asks for it.
         let writer = OpenOptions::new().read(true).write(true).open(&pipe).expect("our pipe");
-        let (held, fields) = (folder.join("held"), folder.join("fields"));
-        Some(Self { library, held, fields, errors: (pipe, writer) })
+        let [held, fields, lost, hangs, device] =
+            ["held", "fields", "lost", "hangs", "device"].map(|name| folder.join(name));
+        Some(Self { library, held, fields, lost, hangs, device, errors: (pipe, writer) })
     }
 
     /// Returns the program with these GPUs.
@@ -49,17 +53,53 @@ impl Gpus {
             .env("HELD_GPUS", &self.held)
             .env("GPU_FIELDS", &self.fields)
             .env("GPU_ERRORS", &self.errors.0)
+            .env("GPU_LOST", &self.lost)
+            .env("GPU_HANGS", &self.hangs)
+            .env("GPU_DEVICE", &self.device)
     }
 
     /// Makes a GPU report an error.
     pub fn fail(&mut self, gpu: u32, xid: u64) {
-        writeln!(self.errors.1, "{gpu} {xid}").expect("our pipe");
+        self.send(gpu, 0x8, xid);
+    }
+
+    /// Makes the driver report that a GPU became unavailable.
+    pub fn make_unavailable(&mut self, gpu: u32) {
+        self.send(gpu, 0x4000, 0);
+    }
+
+    fn send(&mut self, gpu: u32, kind: u64, xid: u64) {
+        writeln!(self.errors.1, "{gpu} {kind} {xid}").expect("our pipe");
     }
 
     /// Gives a field of a GPU a value, as the only one that is not 0, and makes the GPU report a change.
     pub fn change(&mut self, gpu: u32, field: u32, value: u32) {
+        self.set(gpu, field, value);
+        self.send(gpu, 0x8000, 0);
+    }
+
+    /// Gives a field of a GPU a value, as the only one that is not 0.
+    pub fn set(&self, gpu: u32, field: u32, value: u32) {
         rename_into_place(&self.fields, &format!("{gpu} {field} {value}\n"));
-        self.fail(gpu, 0);
+    }
+
+    /// Takes a GPU away. The driver gives the other one its index.
+    pub fn lose(&self, gpu: u32) {
+        rename_into_place(&self.lost, &format!("{gpu}\n"));
+    }
+
+    /// Makes the driver hang, or answer again.
+    pub fn hang(&self, hangs: bool) {
+        let done = if hangs { fs::write(&self.hangs, "") } else { fs::remove_file(&self.hangs) };
+        done.expect("our folder");
+    }
+
+    /// Returns true if this process has the driver open.
+    pub fn are_open_in(&self, pid: u32) -> bool {
+        let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        files
+            .filter_map(|file| fs::read_link(file.path()).ok())
+            .any(|file| file == self.device)
     }
 
     /// Makes the driver report that a process holds the second GPU.

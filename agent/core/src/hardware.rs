@@ -2,14 +2,15 @@
 //!
 //! 1. An error of a GPU is noted when its driver reports it.
 //! 2. A reading of the GPUs and of the network ports is compared with the one before. What has become worse is noted.
-//! 3. A failure of a worker gets what was noted since its round began.
+//! 3. A failure of a worker gets what was noted since its round began, and the states that need a reset or a repair.
 //!
-//! If anything noted needs a reset or a repair, a failure gets only that, because the rest may be its consequence. The machine has no
-//! driver and no clock.
+//! If a GPU needs a reset or a repair, what it has reported soon after is left out, because it may be a consequence. The machine has no driver
+//! and no clock.
 
 mod xids;
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet, VecDeque},
     time::Instant,
 };
@@ -87,13 +88,11 @@ impl Reading {
         (!all.is_empty()).then(|| all.join(", "))
     }
 
-    /// Returns what is wrong with the GPUs, the worst first, each as a sentence with the need of the machine.
-    pub fn findings(&self) -> Vec<(Need, String)> {
-        let findings = self.gpus.iter().flatten().flat_map(Finding::of_gpu);
-        let mut findings: Vec<_> =
-            findings.map(|finding| (finding.need(), finding.as_state())).collect();
-        findings.sort_by_key(|(need, _)| std::cmp::Reverse(*need));
-        findings
+    /// Returns what is wrong with the GPUs, the worst first, each as a sentence with what to do.
+    pub fn findings(&self) -> Vec<(String, &'static str)> {
+        let mut findings: Vec<_> = self.gpus.iter().flatten().flat_map(Finding::of_gpu).collect();
+        findings.sort_by_key(|finding| Reverse(finding.need()));
+        findings.iter().map(|finding| (finding.as_state(), finding.remedy())).collect()
     }
 }
 
@@ -109,6 +108,10 @@ enum Finding {
     Recovery {
         gpu: u32,
         action: u64,
+    },
+    /// The driver has lost a GPU.
+    Unavailable {
+        gpu: u32,
     },
     RemapPending {
         gpu: u32,
@@ -144,24 +147,39 @@ impl Finding {
         findings.into_iter().flatten().collect()
     }
 
-    fn is_of_gpu(&self) -> bool {
+    /// Returns the GPU that this is about; `None` if it is about none, or about several.
+    fn gpu(&self) -> Option<u32> {
         match self {
-            Self::Xid { .. }
-            | Self::Recovery { .. }
-            | Self::RemapPending { .. }
-            | Self::RemapFailed { .. }
-            | Self::GpusMissing { .. } => true,
-            Self::PortDown { .. } | Self::LinkDowned { .. } => false,
+            Self::Xid { gpu, .. }
+            | Self::Recovery { gpu, .. }
+            | Self::Unavailable { gpu }
+            | Self::RemapPending { gpu }
+            | Self::RemapFailed { gpu } => Some(*gpu),
+            Self::GpusMissing { .. } | Self::PortDown { .. } | Self::LinkDowned { .. } => None,
         }
     }
 
     fn need(&self) -> Need {
         match self {
             Self::Xid { xid, .. } => xids::need(*xid),
-            Self::Recovery { action: 2 | 7, .. } | Self::RemapFailed { .. } => Need::Replace,
+            Self::Recovery { action: 2 | 7, .. }
+            | Self::Unavailable { .. }
+            | Self::RemapFailed { .. } => Need::Replace,
             Self::Recovery { .. } | Self::RemapPending { .. } => Need::Reset,
             Self::GpusMissing { .. } => Need::Gone,
             Self::PortDown { .. } | Self::LinkDowned { .. } => Need::Nothing,
+        }
+    }
+
+    /// Returns what a person does about this state of a GPU.
+    fn remedy(&self) -> &'static str {
+        match self {
+            Self::Recovery { action: 1 | 4, .. } | Self::RemapPending { .. } => {
+                "end all processes on the GPU, and type `nvidia-smi --gpu-reset -i NUMBER`"
+            }
+            Self::Recovery { action: 2 | 7, .. } => "restart the machine",
+            Self::Recovery { .. } => "do this as NVIDIA's documentation of the driver describes it",
+            _ => "restart or repair the machine",
         }
     }
 
@@ -170,6 +188,7 @@ impl Finding {
         match self {
             Self::Xid { gpu, xid } => format!("GPU {gpu} reported {}", xids::text(*xid)),
             Self::Recovery { gpu, action } => format!("GPU {gpu} asked for {}", recovery(*action)),
+            Self::Unavailable { gpu } => format!("GPU {gpu} became unavailable"),
             Self::RemapPending { gpu } => {
                 format!("GPU {gpu} was found with a pending row remap")
             }
@@ -204,7 +223,7 @@ impl Finding {
                 )
             }
             Self::PortDown { port } => format!("port {port} is down"),
-            Self::Xid { .. } | Self::LinkDowned { .. } => self.as_event(),
+            Self::Xid { .. } | Self::Unavailable { .. } | Self::LinkDowned { .. } => self.as_event(),
         }
     }
 }
@@ -239,7 +258,7 @@ struct Noted {
 /// What this node's hardware has reported.
 #[derive(Debug, Default)]
 pub struct Hardware {
-    /// The number of GPUs when the agent started.
+    /// The number of GPUs in the first reading.
     gpus: Option<usize>,
     /// The ports that have been active.
     active: BTreeSet<String>,
@@ -248,6 +267,8 @@ pub struct Hardware {
     noted: VecDeque<Noted>,
     /// The beginning of the newest round.
     began: Option<Instant>,
+    /// True if the GPUs were read since then, and if the ports were.
+    is_read: [bool; 2],
 }
 
 /// Something new, for the log.
@@ -263,6 +284,7 @@ impl Hardware {
     /// Notes that a round begins.
     pub fn handle_round(&mut self, now: Instant) {
         self.began = Some(now);
+        self.is_read = [false; 2];
     }
 
     /// Notes an error of a GPU. Returns it if it was not noted before in this round.
@@ -270,15 +292,31 @@ impl Hardware {
         self.note(now, Finding::Xid { gpu, xid })
     }
 
-    /// Compares a reading with the one before, and notes what has become worse. Returns that. The first reading is the standard.
+    /// Notes that a GPU became unavailable. Returns it if it was not noted before in this round.
+    pub fn handle_unavailable(&mut self, now: Instant, gpu: u32) -> Option<News> {
+        self.note(now, Finding::Unavailable { gpu })
+    }
+
+    /// Compares a reading with the one before, and notes what has become worse. Returns that. The first reading is the standard, and
+    /// what the first one of a round finds was there before the round.
     pub fn handle_reading(&mut self, now: Instant, reading: Reading) -> Vec<News> {
-        let (before, is_first) = (self.states(), self.last.gpus.is_none());
-        let mut found = BTreeSet::new();
+        let before = self.states();
+        let began = self.began;
+        let at = |is_read: &mut bool| match (std::mem::replace(is_read, true), began) {
+            (false, Some(began)) => began,
+            (true, _) | (_, None) => now,
+        };
+        let mut found = BTreeMap::new();
         if let Some(gpus) = reading.gpus {
-            self.gpus.get_or_insert(gpus.len());
-            self.last.gpus = Some(gpus);
+            let at = at(&mut self.is_read[0]);
+            let is_first = self.last.gpus.replace(gpus).is_none();
+            self.gpus = self.gpus.or(self.last.gpus.as_ref().map(Vec::len));
+            let states = self.states_of_gpus().into_iter();
+            let news = states.filter(|state| !is_first && !before.contains(state));
+            found.extend(news.map(|state| (state, at)));
         }
         if let Some(ports) = reading.ports {
+            let at = at(&mut self.is_read[1]);
             let last = self.last.ports.replace(ports);
             let ports = self.last.ports.iter().flatten();
             let counts: BTreeMap<&String, u64> = (last.iter().flatten())
@@ -289,35 +327,48 @@ impl Hardware {
                 // A counter may have been reset.
                 let times = grown.and_then(|(before, now)| now.checked_sub(*before));
                 if let Some(times) = times.filter(|times| *times > 0) {
-                    found.insert(Finding::LinkDowned { port: port.name.clone(), times });
+                    found.insert(Finding::LinkDowned { port: port.name.clone(), times }, at);
                 }
                 if port.is_active && self.active.len() < limits::PORTS_MAX {
                     self.active.insert(port.name.clone());
                 }
             }
+            let down = self.states_of_ports().into_iter();
+            found.extend(down.filter(|state| !before.contains(state)).map(|state| (state, at)));
         }
-        // A port cannot have become worse in its first reading.
-        let states = self.states().into_iter().filter(|state| !is_first || !state.is_of_gpu());
-        found.extend(states.filter(|state| !before.contains(state)));
-        found.into_iter().filter_map(|finding| self.note(now, finding)).collect()
+        found.into_iter().filter_map(|(finding, at)| self.note(at, finding)).collect()
     }
 
-    /// Returns what joins a failure: what was noted since the round began, the oldest first.
+    /// Returns what joins a failure: what was noted since the round began, and the states that need a reset or a repair. The worst is
+    /// first, and of these the newest.
     pub fn of_failure(&self, now: Instant) -> Vec<HardwareFact> {
         let Some(began) = self.began else { return Vec::new() };
-        let mut noted: Vec<&Noted> = self.noted.iter().filter(|noted| noted.at > began).collect();
-        if noted.iter().any(|noted| noted.finding.need().is_serious()) {
-            noted.retain(|noted| noted.finding.need().is_serious());
-        }
-        // The worst and the newest stay.
-        noted.sort_by_key(|noted| std::cmp::Reverse((noted.finding.need(), noted.at)));
-        noted.truncate(HARDWARE_FACTS_MAX);
-        noted.sort_by_key(|noted| noted.at);
-        let fact = |noted: &&Noted| HardwareFact {
-            text: cut(noted.text()),
-            age: now.saturating_duration_since(noted.at),
+        let noted: Vec<&Noted> = self.noted.iter().filter(|noted| noted.at > began).collect();
+        let is_consequence = |of: &Noted| {
+            let gpu = of.finding.gpu();
+            noted.iter().any(|noted| {
+                let after = of.at.checked_duration_since(noted.at);
+                noted.finding.need().is_serious()
+                    && gpu.is_some()
+                    && noted.finding.gpu() == gpu
+                    && after.is_some_and(|after| after <= limits::HARDWARE_CONSEQUENCES)
+            })
         };
-        noted.iter().map(fact).collect()
+        let mut states = self.states();
+        states.retain(|state| state.need().is_serious());
+        states.retain(|state| noted.iter().all(|noted| noted.finding != *state));
+        let states = states.iter().map(|state| (state.need(), None, state.as_state()));
+        let noted = noted.iter();
+        let noted = noted.filter(|of| of.finding.need().is_serious() || !is_consequence(of));
+        let noted = noted.map(|noted| (noted.finding.need(), Some(noted.at), noted.text()));
+        let mut facts: Vec<_> = states.chain(noted).collect();
+        facts.sort_by_key(|(need, at, _)| Reverse((*need, *at)));
+        facts.truncate(HARDWARE_FACTS_MAX);
+        let fact = |(_, at, text): (_, Option<Instant>, _)| HardwareFact {
+            text: cut(text),
+            age: at.map(|at| now.saturating_duration_since(at)),
+        };
+        facts.into_iter().map(fact).collect()
     }
 
     /// Returns the devices, if any were read.
@@ -327,20 +378,36 @@ impl Hardware {
 
     /// Returns what is wrong now, and what was noted, the worst first.
     pub fn lines(&self, now: Instant) -> Vec<String> {
+        self.lines_since(None, now)
+    }
+
+    /// Returns what is wrong now, and what was noted since the round began, the worst first.
+    pub fn lines_of_round(&self, now: Instant) -> Vec<String> {
+        self.lines_since(self.began, now)
+    }
+
+    fn lines_since(&self, began: Option<Instant>, now: Instant) -> Vec<String> {
         let states = self.states();
         let noted = self.noted.iter().filter(|noted| !states.contains(&noted.finding));
+        let noted = noted.filter(|noted| began.is_none_or(|began| noted.at > began));
         let noted = noted.map(|noted| {
             let ago = time_text(now.saturating_duration_since(noted.at));
             (noted.finding.need(), Some(noted.at), format!("{} {ago} ago", noted.text()))
         });
         let states = states.iter().map(|state| (state.need(), None, state.as_state()));
         let mut lines: Vec<_> = states.chain(noted).collect();
-        lines.sort_by_key(|(need, at, _)| std::cmp::Reverse((*need, at.is_none(), *at)));
+        lines.sort_by_key(|(need, at, _)| Reverse((*need, at.is_none(), *at)));
         lines.into_iter().map(|(_, _, text)| cut(text)).collect()
     }
 
     /// Returns the states of the devices that are not as they should be.
     fn states(&self) -> BTreeSet<Finding> {
+        let mut states = self.states_of_gpus();
+        states.extend(self.states_of_ports());
+        states
+    }
+
+    fn states_of_gpus(&self) -> BTreeSet<Finding> {
         let mut states: BTreeSet<Finding> =
             self.last.gpus.iter().flatten().flat_map(Finding::of_gpu).collect();
         if let (Some(all), Some(gpus)) = (self.gpus, &self.last.gpus)
@@ -348,10 +415,13 @@ impl Hardware {
         {
             states.insert(Finding::GpusMissing { missing: all - gpus.len(), all });
         }
+        states
+    }
+
+    fn states_of_ports(&self) -> BTreeSet<Finding> {
         let down = self.last.ports.iter().flatten().filter(|port| !port.is_active);
         let down = down.filter(|port| self.active.contains(&port.name));
-        states.extend(down.map(|port| Finding::PortDown { port: port.name.clone() }));
-        states
+        down.map(|port| Finding::PortDown { port: port.name.clone() }).collect()
     }
 
     /// Notes what was found. Returns it if it was not noted before in this round.

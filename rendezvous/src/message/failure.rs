@@ -70,7 +70,7 @@ pub struct WorkerFailure {
     /// looked yet.
     #[serde(default)]
     pub error_file_age: Option<Duration>,
-    /// Reports of the node's hardware since the round began, the oldest first; at most
+    /// Reports of the node's hardware since the round began, the worst first, and of these the newest; at most
     /// [`HARDWARE_FACTS_MAX`](super::HARDWARE_FACTS_MAX).
     #[serde(default)]
     pub hardware: Vec<HardwareFact>,
@@ -91,9 +91,10 @@ impl WorkerFailure {
     /// XID 79 (fell off the bus) 0.4 s before`. Each has at most [`LINE_MAX`] bytes.
     pub fn hardware_lines(&self) -> Vec<String> {
         let line = |HardwareFact { text, age }: &HardwareFact| {
+            let Some(age) = *age else { return text.clone() };
             let time = match age.checked_sub(self.age) {
                 Some(before) => format!("{} before", time_text(before)),
-                None => format!("{} after", time_text(self.age.saturating_sub(*age))),
+                None => format!("{} after", time_text(self.age.saturating_sub(age))),
             };
             let text = &text[..text.floor_char_boundary(LINE_MAX - time.len() - 1)];
             format!("{text} {time}")

@@ -51,8 +51,8 @@ pub struct Unhealthy {
 pub struct HardwareFact {
     /// The fact, such as `GPU 3 reported XID 79 (fell off the bus)`; at most [`LINE_MAX`](super::LINE_MAX) bytes.
     pub text: String,
-    /// The time since then, when the message was sent.
-    pub age: Duration,
+    /// The time since then, when the message was sent; `None` for a state that is older than the round and lasts.
+    pub age: Option<Duration>,
 }
 
 /// Returns a time in one unit, such as `0.4 s` or `12 min`.

@@ -575,7 +575,7 @@ fn hardware_joins_the_failure() {
     let mut t = Fixture::running();
     let hardware = || {
         let text = "GPU 3 reported XID 79 (fell off the bus)".to_owned();
-        vec![HardwareFact { text, age: SECOND }]
+        vec![HardwareFact { text, age: Some(SECOND) }]
     };
     t.agent.handle_hardware(t.now, round(1, 1), hardware());
     assert_eq!(t.agent.report(t.now).failure, None);

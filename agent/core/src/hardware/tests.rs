@@ -53,7 +53,12 @@ impl Fixture {
     /// Returns what joins a failure, with ages in milliseconds.
     fn failure(&self) -> Vec<(String, u128)> {
         let facts = self.hardware.of_failure(self.now);
-        facts.into_iter().map(|fact| (fact.text, fact.age.as_millis())).collect()
+        facts.into_iter().map(|fact| (fact.text, fact.age.map_or(0, |age| age.as_millis()))).collect()
+    }
+
+    /// Returns the texts of what joins a failure.
+    fn texts(&self) -> Vec<String> {
+        self.failure().into_iter().map(|(text, _)| text).collect()
     }
 
     fn lines(&self) -> Vec<String> {
@@ -76,27 +81,53 @@ fn failure_gets_the_errors_of_its_round() {
     assert_eq!(t.lines(), ["GPU 1 reported XID 79 (fell off the bus) 0.4 s ago"]);
 }
 
-/// If something needs a reset or a repair, only that joins the failure, the oldest first. Else everything does.
+/// What a GPU reports within a minute after a serious error is left out as a consequence. What it has reported before stays, and so does
+/// what other devices report. The worst is first, and of these the newest.
 #[test]
-fn serious_reports_come_alone() {
+fn consequences_are_left_out() {
     let mut t = Fixture::new();
-    t.xid(0, 31);
+    t.xid(1, 13);
     t.pass(10);
-    let page_fault = ("GPU 0 reported XID 31 (memory page fault)".to_owned(), 10);
-    assert_eq!(t.failure(), [page_fault]);
     t.xid(1, 119);
+    t.pass(10);
+    t.xid(1, 45);
+    t.xid(0, 31);
     t.pass(10);
     t.xid(1, 79);
     t.pass(10);
-    t.xid(1, 45);
-    let facts = t.failure();
     let expected = [
-        ("GPU 1 reported XID 119 (GSP RPC time-out)".to_owned(), 20),
         ("GPU 1 reported XID 79 (fell off the bus)".to_owned(), 10),
+        ("GPU 1 reported XID 119 (GSP RPC time-out)".to_owned(), 30),
+        ("GPU 0 reported XID 31 (memory page fault)".to_owned(), 20),
+        ("GPU 1 reported XID 13 (graphics engine exception)".to_owned(), 40),
     ];
-    assert_eq!(facts, expected);
-    assert_eq!(t.lines().len(), 4);
+    assert_eq!(t.failure(), expected);
+    assert_eq!(t.lines().len(), 5);
     assert_eq!(t.lines()[0], "GPU 1 reported XID 79 (fell off the bus) 0.0 s ago");
+    // An error that comes much later has another cause.
+    let mut t = Fixture::new();
+    t.xid(1, 119);
+    t.pass(60_001);
+    t.xid(1, 45);
+    assert_eq!(t.failure().len(), 2);
+}
+
+/// A missing GPU does not hide a port that is down.
+#[test]
+fn devices_without_a_gpu_hide_nothing() {
+    let mut t = Fixture::new();
+    t.read(gpus(&[gpu(0)]));
+    t.read(ports(&[port("mlx5_0", false, 7)]));
+    assert_eq!(t.texts(), ["1 of 2 GPUs was found missing", "port mlx5_0 was found down"]);
+}
+
+/// A GPU that becomes unavailable needs a repair.
+#[test]
+fn unavailable_gpu_is_noted() {
+    let mut t = Fixture::new();
+    let news = t.hardware.handle_unavailable(t.now, 1);
+    assert_eq!(news.map(|news| news.need), Some(Need::Replace));
+    assert_eq!(t.texts(), ["GPU 1 became unavailable"]);
 }
 
 /// An error that repeats is one report with its last time and its number, and is news once a round.
@@ -127,8 +158,8 @@ fn readings_are_compared() {
     t.pass(100);
     assert_eq!(t.failure().len(), 2);
     t.hardware.handle_round(t.now);
+    t.read(gpus(&[gpu(0), reset.clone()]));
     t.pass(100);
-    assert_eq!(t.failure(), []);
     let states =
         ["GPU 1 asks for a reset", "GPU 1 has a pending row remap, which a reset completes"];
     assert_eq!(t.lines(), states);
@@ -138,16 +169,44 @@ fn readings_are_compared() {
     assert_eq!(t.lines()[0], "GPU 1 was found with a failed row remap 0.0 s ago");
 }
 
-/// What the first reading finds is the standard: it is no news, but is shown.
+/// What the first reading finds is no news. A failure gets it without a time if it needs a reset or a repair.
 #[test]
 fn first_reading_is_no_report() {
     let now = crate::some_instant();
     let mut t = Fixture { hardware: Hardware::default(), now };
     t.hardware.handle_round(now);
-    t.read(gpus(&[Gpu { has_remap_failed: true, ..gpu(0) }]));
     t.pass(1_000);
-    assert_eq!(t.failure(), []);
-    assert_eq!(t.lines(), ["GPU 0 has a failed row remap, and must be replaced"]);
+    let news = t.read(gpus(&[Gpu { has_remap_failed: true, ..gpu(0) }]));
+    assert_eq!(news, Vec::<String>::new());
+    let fact = HardwareFact {
+        text: "GPU 0 has a failed row remap, and must be replaced".to_owned(),
+        age: None,
+    };
+    assert_eq!(t.lines(), [fact.text.clone()]);
+    assert_eq!(t.hardware.of_failure(t.now), [fact]);
+}
+
+/// A state that lasts joins the failures of all rounds, and a port that stays down only that of its round. What the first reading of a
+/// round finds was there before.
+#[test]
+fn lasting_states_join_later_failures() {
+    let mut t = Fixture::new();
+    let lost = Gpu { recovery_action: Some(1), ..gpu(1) };
+    t.read(gpus(&[gpu(0), lost.clone()]));
+    t.read(ports(&[port("mlx5_0", false, 7)]));
+    t.xid(0, 31);
+    assert_eq!(t.texts().len(), 3);
+    t.pass(1_000);
+    t.hardware.handle_round(t.now);
+    t.pass(1_000);
+    let failed = Gpu { has_remap_failed: true, ..gpu(0) };
+    assert_eq!(t.read(gpus(&[failed.clone(), lost.clone()])).len(), 1);
+    let states = ["GPU 0 has a failed row remap, and must be replaced", "GPU 1 asks for a reset"];
+    assert_eq!(t.texts(), states);
+    assert!(t.hardware.of_failure(t.now).iter().all(|fact| fact.age.is_none()));
+    let lines = t.hardware.lines_of_round(t.now);
+    assert_eq!(lines, [states[0], states[1], "port mlx5_0 is down"]);
+    assert_eq!(t.lines().len(), 4);
 }
 
 /// A GPU that is gone is missing from the number at the start. A driver that cannot be asked says nothing.
@@ -185,7 +244,7 @@ fn floods_are_bounded() {
         t.xid(0, xid);
     }
     assert_eq!(t.lines().len(), limits::HARDWARE_NOTED_MAX);
-    assert_eq!(t.failure().len(), 1);
+    assert_eq!(t.failure()[0].0, "GPU 1 reported XID 79 (fell off the bus)");
     for gpu in 2..20 {
         t.xid(gpu, 79);
     }

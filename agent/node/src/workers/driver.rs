@@ -329,7 +329,11 @@ impl WorkersDriver {
                     if let Some(group) = &mut self.group {
                         group.hardware_reading = reading;
                     }
-                    let failure = self.failure(local_rank, end).await;
+                    let ended = self.group.as_ref().and_then(|group| {
+                        Some(group.workers.get(&local_rank)?.end.as_ref()?.1)
+                    });
+                    let at = ended.unwrap_or_else(clock::now);
+                    let failure = self.failure(local_rank, end, at).await;
                     self.record_failed(&failure);
                     self.pass_last_reports_on().await;
                     self.report(SupervisorEvent::Failed(Box::new(failure))).await;

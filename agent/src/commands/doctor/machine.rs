@@ -14,7 +14,7 @@ use ragent_base::sys::{
     proc,
 };
 
-use ragent_core::hardware::{Need, Reading};
+use ragent_core::hardware::Reading;
 use ragent_node::workers::health::hardware;
 
 use super::{Finding, Findings, python, within};
@@ -176,15 +176,7 @@ fn of_hardware(reading: &Reading) -> Vec<Finding> {
     let Some(devices) = reading.devices() else { return Vec::new() };
     let bad = reading.findings();
     if !bad.is_empty() {
-        let finding = |(need, text)| {
-            let hint = match need {
-                Need::Replace | Need::Gone => "restart or repair the machine",
-                Need::Reset | Need::Program | Need::Nothing => {
-                    "end all processes on the GPU, and type `nvidia-smi --gpu-reset -i NUMBER`"
-                }
-            };
-            Finding::warn("hardware", text, hint)
-        };
+        let finding = |(text, remedy)| Finding::warn("hardware", text, remedy);
         return bad.into_iter().map(finding).collect();
     }
     let ports = reading.ports.iter().flatten().filter(|port| !port.is_active);

@@ -242,7 +242,7 @@ fn restart_has_a_reason() {
     let mut t = Fixture::new(2, 2);
     t.run(&["a", "b"]);
     let text = "GPU 3 reported XID 79 (fell off the bus)".to_owned();
-    let hardware = vec![HardwareFact { text, age: Duration::from_millis(500) }];
+    let hardware = vec![HardwareFact { text, age: Some(Duration::from_millis(500)) }];
     let failure = WorkerFailure { hardware, ..failure("b", Duration::from_millis(100)) };
     let report = NodeReport {
         failure: Some(Box::new(failure)),

@@ -71,7 +71,7 @@ fn later_reports_of_the_hardware_are_added() {
         let text = "GPU 3 was found down".to_owned();
         let failure = WorkerFailure {
             global_rank: GlobalRank(rank),
-            hardware: vec![HardwareFact { text, age: Duration::from_millis(200) }],
+            hardware: vec![HardwareFact { text, age: Some(Duration::from_millis(200)) }],
             ..failure("a", Duration::from_millis(500))
         };
         let report = t.node_report("a", NodeState::Preparing, Some(failure));

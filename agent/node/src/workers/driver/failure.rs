@@ -1,6 +1,9 @@
 //! Describes failures of workers, and finds the first one.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use nix::sys::signal::Signal;
 use ragent_base::{
@@ -21,7 +24,13 @@ use crate::{
 };
 
 impl WorkersDriver {
-    pub(super) async fn failure(&self, local_rank: LocalRank, end: WorkerEnd) -> WorkerFailure {
+    /// Describes the failure of a worker that has ended at `at`.
+    pub(super) async fn failure(
+        &self,
+        local_rank: LocalRank,
+        end: WorkerEnd,
+        at: Instant,
+    ) -> WorkerFailure {
         let group = self.group.as_ref().expect("a group has failed");
         let unknown = Worker::default();
         let worker = group.workers.get(&local_rank).unwrap_or(&unknown);
@@ -39,10 +48,12 @@ impl WorkersDriver {
         };
         let is_final =
             matches!(&end, WorkerEnd::Exited(code) if self.spec.final_codes.contains(code));
-        let is_killed =
-            end == WorkerEnd::Signaled(Signal::SIGKILL as i32) && !worker.is_killed_here;
-        let workers = self.spec.environment.local_world_size;
-        let oom = is_killed.then(|| oom_kill(group.oom_kills, OomKills::read(), workers)).flatten();
+        // After the group began to stop, this agent may have killed it.
+        let is_killed_here =
+            worker.is_killed_here || group.stopped.is_some_and(|stopped| at > stopped);
+        let is_killed = end == WorkerEnd::Signaled(Signal::SIGKILL as i32) && !is_killed_here;
+        let is_oom = is_killed && has_grown(group.oom_kills, OomKills::read());
+        let now = clock::now();
         WorkerFailure {
             host_name: self.spec.host_name.clone(),
             round: group.admission.round,
@@ -52,14 +63,15 @@ impl WorkersDriver {
             local_rank,
             pid: worker.pid,
             end,
-            age: Duration::ZERO,
+            age: now.saturating_duration_since(at),
             error_file: error_file.map(|path| path.to_string_lossy().into_owned()),
             message,
             stderr_tail,
             is_final,
             error_file_age: None,
-            hardware: self.hardware.of_failure(clock::now()),
-            oom,
+            hardware: self.hardware.of_failure(now),
+            // A certain one needs a cgroup for each worker.
+            oom: is_oom.then_some(OomKill::Probable),
         }
     }
 
@@ -69,8 +81,7 @@ impl WorkersDriver {
         let (round, Some(reading)) = (group.admission.round, group.hardware_reading.take()) else {
             return;
         };
-        // A driver that does not answer is not waited for.
-        let _ = timeout(limits::HARDWARE_TIMEOUT, reading).await;
+        reading.ended().await;
         let hardware = self.hardware.of_failure(clock::now());
         self.report(SupervisorEvent::Hardware(round, hardware)).await;
     }
@@ -99,27 +110,21 @@ impl WorkersDriver {
         let ended = group.workers.get(&local_rank).and_then(|worker| worker.end.clone());
         // A worker without a reported end was killed with its keeper.
         let (end, at) = ended.unwrap_or((WorkerEnd::KeeperLost, now));
-        let mut cause = self.failure(local_rank, end).await;
-        cause.age = now.saturating_duration_since(at);
-        cause.error_file_age = Some(file_age);
+        let mut cause = self.failure(local_rank, end, at).await;
+        let read_for = clock::now().saturating_duration_since(now);
+        cause.error_file_age = Some(file_age.saturating_add(read_for));
         self.report(SupervisorEvent::Cause(Box::new(cause))).await;
     }
 }
 
-/// Returns the certainty with which the kernel has killed a worker for lack of memory, if SIGKILL has ended it and not this agent has sent
-/// that. `before` was read at the start of the round.
-fn oom_kill(before: OomKills, now: OomKills, workers: u32) -> Option<OomKill> {
-    let has_grown = |before: Option<u64>, now: Option<u64>| {
-        before.zip(now).is_some_and(|(before, now)| now > before)
+/// Returns true if the kernel has killed a process for lack of memory since `before`: one of this cgroup, or one of the machine if the
+/// cgroup does not count them.
+fn has_grown(before: OomKills, now: OomKills) -> bool {
+    let (before, now) = match now.cgroup {
+        Some(_) => (before.cgroup, now.cgroup),
+        None => (before.machine, now.machine),
     };
-    match now.cgroup {
-        // Of the processes in the cgroup, the kernel may have killed another worker.
-        Some(_) if has_grown(before.cgroup, now.cgroup) => {
-            Some(if workers == 1 { OomKill::Certain } else { OomKill::Probable })
-        }
-        Some(_) => None,
-        None => has_grown(before.machine, now.machine).then_some(OomKill::Probable),
-    }
+    before.zip(now).is_some_and(|(before, now)| now > before)
 }
 
 /// Returns the worker with the oldest error file, and the file's age at `wall_now`. Returns `None` if there is no such file, or if the disk
@@ -148,23 +153,21 @@ async fn read_message(path: PathBuf) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// A killed worker was killed by the kernel if the kernel has killed a process since the start of the round: certainly if
-    /// the cgroup has no other worker, else probably.
+    /// The kernel has killed a process if the counter of the cgroup has grown since the start of the round, or else that of the machine.
     #[test]
     fn kills_of_the_kernel() {
         let of = |cgroup, machine| OomKills { cgroup, machine };
-        for (before, now, workers, expected) in [
-            (of(Some(1), Some(5)), of(Some(2), Some(6)), 1, Some(OomKill::Certain)),
-            (of(Some(1), Some(5)), of(Some(2), Some(6)), 8, Some(OomKill::Probable)),
+        for (before, now, expected) in [
+            (of(Some(1), Some(5)), of(Some(2), Some(6)), true),
             // Processes of others.
-            (of(Some(1), Some(5)), of(Some(1), Some(6)), 1, None),
-            (of(None, Some(5)), of(None, Some(6)), 1, Some(OomKill::Probable)),
-            (of(None, Some(5)), of(None, Some(5)), 1, None),
+            (of(Some(1), Some(5)), of(Some(1), Some(6)), false),
+            (of(None, Some(5)), of(None, Some(6)), true),
+            (of(None, Some(5)), of(None, Some(5)), false),
             // The system did not report it at first.
-            (of(None, None), of(Some(2), Some(6)), 1, None),
-            (of(None, None), of(None, Some(6)), 1, None),
+            (of(None, None), of(Some(2), Some(6)), false),
+            (of(None, None), of(None, Some(6)), false),
         ] {
-            assert_eq!(oom_kill(before, now, workers), expected, "{before:?} {now:?} {workers}");
+            assert_eq!(has_grown(before, now), expected, "{before:?} {now:?}");
         }
     }
 }

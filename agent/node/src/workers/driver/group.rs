@@ -16,9 +16,10 @@ use ragent_rendezvous::{
     message::{Admission, WorkerEnd},
 };
 
-use tokio::task::JoinHandle;
-
-use crate::workers::{health::worker_reports::Unfit, plumbing::StderrTail};
+use crate::workers::{
+    health::{hardware::PendingReading, worker_reports::Unfit},
+    plumbing::StderrTail,
+};
 
 /// The workers of one round.
 pub(super) struct WorkerGroup {
@@ -41,7 +42,7 @@ pub(super) struct WorkerGroup {
     /// The processes that the kernel had killed for lack of memory when the round began.
     pub(super) oom_kills: OomKills,
     /// The reading of the hardware after the first failure.
-    pub(super) hardware_reading: Option<JoinHandle<()>>,
+    pub(super) hardware_reading: Option<PendingReading>,
     pub(super) keeper: KeeperWatch,
     /// The time at which the group began to stop.
     pub(super) stopped: Option<Instant>,

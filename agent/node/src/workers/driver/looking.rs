@@ -11,12 +11,10 @@ use ragent_rendezvous::{
     ids::{JobUid, LocalRank},
     message::{DIGEST_GROUPS_MAX, FACTS_MAX, Hung},
 };
-use tokio::time::timeout;
 use tracing::warn;
 
 use super::{Done, HungBy, WorkersDriver};
 use crate::workers::{
-    limits,
     look::{Groups, LookRequest, LookedAt, ask_nccl, files, is_stopped, look, ras},
 };
 
@@ -55,10 +53,9 @@ impl WorkersDriver {
         tokio::spawn(async move {
             let asked = nccl.map(|address| tokio::spawn(ask_nccl(request.clone(), address)));
             if let Some(reading) = reading {
-                // A driver that does not answer is not waited for.
-                let _ = timeout(limits::HARDWARE_TIMEOUT, reading).await;
+                reading.ended().await;
             }
-            request.facts = measures.hardware().lines(clock::now());
+            request.facts = measures.hardware().lines_of_round(clock::now());
             request.facts.truncate(FACTS_MAX);
             let (mut digest, contents) = look(request).await;
             // Without NCCL, nothing else is awaited.

@@ -2,14 +2,15 @@
 //!
 //! 1. While workers run, a thread has the library of NVIDIA's driver (NVML) open, and sleeps until a GPU reports an error.
 //! 2. A second after the last worker it closes the library, because the driver resets no GPU that a process has open.
-//! 3. Other threads read the state at the start of a round, after a failure and for a look. A driver that hangs delays nothing.
+//! 3. Another thread reads the state: at the start of a round, after an error, after a failure and for a look. A driver that hangs delays
+//!    nothing, and no error is missed while it answers.
 //!
 //! Without the library and without ports nothing runs.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -27,14 +28,14 @@ use ragent_base::{
     report::measures::NodeMeasures,
     sys::{
         clock,
-        host::{self, Host, ThisHost, rdma_ports},
+        host::{Host, ThisHost, rdma_ports},
         unix,
     },
 };
 use ragent_core::hardware::{Gpu, News, Reading};
 use ragent_rendezvous::message::HardwareFact;
-use tokio::task::{JoinHandle, spawn_blocking};
-use tracing::{debug, info, warn};
+use tokio::{runtime::Handle, sync::watch, time::timeout};
+use tracing::{info, warn};
 
 use crate::workers::limits;
 
@@ -49,15 +50,24 @@ pub(crate) struct HardwareWatch {
 #[derive(Debug)]
 struct Watched {
     measures: Arc<NodeMeasures>,
+    runtime: Handle,
     demand: Mutex<Demand>,
     changed: Condvar,
-    /// The library, while the thread has it open, and the GPUs that count.
-    library: Mutex<Option<(Arc<Nvml>, Visible)>>,
+    /// The library, while the thread has it open.
+    library: Mutex<Option<Arc<Nvml>>>,
+    /// True if it is known that the library cannot be opened.
+    has_failed: AtomicBool,
+    /// The GPUs that workers may use, as they were when the library was first opened.
+    numbers: OnceLock<GpuNumbers>,
     /// True if there is something to read.
     has_devices: AtomicBool,
-    /// True while a reading runs. If it never ends, there is no further one.
-    is_reading: AtomicBool,
+    asked: Mutex<Asked>,
+    /// The number of the newest reading that has ended.
+    done: watch::Sender<u64>,
 }
+
+/// The numbers of GPUs by UUID. The library numbers them in another way once it has lost one of them.
+type GpuNumbers = BTreeMap<String, u32>;
 
 /// What the thread is for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -70,16 +80,44 @@ enum Demand {
     End,
 }
 
+/// The readings that were asked for.
+#[derive(Debug, Default)]
+struct Asked {
+    /// The number of the newest one.
+    newest: u64,
+    /// True while one runs. If it never ends, there is no further one.
+    is_running: bool,
+}
+
+/// A reading that was asked for.
+#[derive(Debug)]
+pub(crate) struct PendingReading {
+    number: u64,
+    done: watch::Receiver<u64>,
+}
+
+impl PendingReading {
+    /// Waits until it has ended, but not for long: a driver may never answer.
+    pub(crate) async fn ended(mut self) {
+        let ended = self.done.wait_for(|done| *done >= self.number);
+        let _ = timeout(limits::HARDWARE_TIMEOUT, ended).await;
+    }
+}
+
 impl HardwareWatch {
     /// Watches nothing before the first round.
     pub(crate) fn new(measures: Arc<NodeMeasures>) -> Self {
         let watched = Watched {
             measures,
+            runtime: Handle::current(),
             demand: Mutex::new(Demand::None),
             changed: Condvar::new(),
             library: Mutex::default(),
+            has_failed: AtomicBool::new(false),
+            numbers: OnceLock::new(),
             has_devices: AtomicBool::new(false),
-            is_reading: AtomicBool::new(false),
+            asked: Mutex::default(),
+            done: watch::Sender::new(0),
         };
         Self { watched: Arc::new(watched), is_started: false }
     }
@@ -96,7 +134,7 @@ impl HardwareWatch {
                 info!(%error, "failed to start the thread that waits for errors of GPUs");
             }
         }
-        self.read(Some(now));
+        self.watched.start_reading();
     }
 
     /// Notes that the round has ended.
@@ -104,22 +142,10 @@ impl HardwareWatch {
         self.watched.demand(Demand::None);
     }
 
-    /// Starts to read the state of the devices after a failure. Returns `None` if there is nothing to read.
-    pub(crate) fn start_reading(&self) -> Option<JoinHandle<()>> {
+    /// Starts to read the state of the devices. Returns `None` if there is nothing to read.
+    pub(crate) fn start_reading(&self) -> Option<PendingReading> {
         let is_there = self.watched.has_devices.load(Ordering::Relaxed);
-        is_there.then(|| self.read(None)).flatten()
-    }
-
-    /// Starts to read the state of the devices, unless a reading is running. It counts as that of `at`, or of its end.
-    fn read(&self, at: Option<Instant>) -> Option<JoinHandle<()>> {
-        if self.watched.is_reading.swap(true, Ordering::AcqRel) {
-            return None;
-        }
-        let watched = Arc::clone(&self.watched);
-        Some(spawn_blocking(move || {
-            watched.read(at);
-            watched.is_reading.store(false, Ordering::Release);
-        }))
+        is_there.then(|| self.watched.start_reading())
     }
 
     /// Returns what joins a failure.
@@ -135,161 +161,216 @@ impl Drop for HardwareWatch {
 }
 
 impl Watched {
-    fn demanded(&self) -> MutexGuard<'_, Demand> {
-        self.demand.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn demand(&self, demand: Demand) {
-        *self.demanded() = demand;
+        *lock(&self.demand) = demand;
         self.changed.notify_all();
-    }
-
-    fn library(&self) -> MutexGuard<'_, Option<(Arc<Nvml>, Visible)>> {
-        self.library.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until the demand is such. Returns it.
     fn wait_until(&self, is_such: impl Fn(Demand) -> bool) -> Demand {
-        let waited = self.changed.wait_while(self.demanded(), |demand| !is_such(*demand));
+        let waited = self.changed.wait_while(lock(&self.demand), |demand| !is_such(*demand));
         *waited.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for errors of GPUs while there are workers, until the agent ends.
-    fn run(&self) {
+    fn run(self: Arc<Self>) {
         while let Demand::Workers(began) = self.wait_until(|demand| demand != Demand::None) {
-            let library = match Nvml::init() {
-                Ok(library) => Arc::new(library),
-                // The driver is not installed, or not loaded.
-                Err(error) => return debug!(%error, "no GPU is watched"),
-            };
-            let visible = Visible::new();
-            *self.library() = Some((Arc::clone(&library), visible.clone()));
-            self.take(began, Reading { gpus: read_gpus(&library, &visible), ports: None });
-            self.watch(&library, &visible);
-            *self.library() = None;
+            let library = self.open();
+            let numbers = library.as_deref().and_then(|library| self.numbers(library));
+            if let (Some(library), Some(numbers)) = (&library, numbers) {
+                *lock(&self.library) = Some(Arc::clone(library));
+                self.watch(library, numbers);
+            }
+            if lock(&self.demand).eq(&Demand::Workers(began)) {
+                self.wait_until(|demand| demand != Demand::Workers(began));
+            }
+            *lock(&self.library) = None;
         }
     }
 
-    /// Waits for errors of GPUs while there are workers.
-    fn watch(&self, library: &Nvml, visible: &Visible) {
+    /// Waits for errors of GPUs while there are workers, or until the driver reports no further ones.
+    fn watch(self: &Arc<Self>, library: &Nvml, numbers: &GpuNumbers) {
         // A GPU that is lost may end the wait.
         for _ in 0..limits::GPU_WATCH_TRIES {
-            let gpus = visible.devices(library);
-            let Some(events) = register(library, &gpus) else { break };
+            let gpus = devices(library, numbers);
+            let Some(reports) = register(library, &gpus, &[XID, RECOVERY_ACTION]) else { return };
+            // The library does not tell the two newer kinds apart.
+            let losses = register(library, &gpus, &[UNAVAILABLE]);
+            let number_of = |found: &Device<'_>| {
+                let is_same =
+                    |gpu: &Device<'_>| unix::gpu_identity(gpu) == unix::gpu_identity(found);
+                gpus.iter().find(|(_, gpu)| is_same(gpu)).map(|(number, _)| *number)
+            };
+            // Something may have changed before the registration.
+            self.start_reading();
             let error = loop {
-                match events.wait(limits::GPU_EVENT_WAIT_MS) {
+                match reports.wait(limits::GPU_EVENT_WAIT_MS) {
                     Ok(event) => {
-                        let gpu = gpus.iter().find(|(_, gpu)| {
-                            unix::gpu_identity(gpu) == unix::gpu_identity(&event.device)
-                        });
-                        let number =
-                            gpu.map_or_else(|| event.device.index().ok(), |gpu| Some(gpu.0));
-                        self.handle_event(number, event.event_data);
-                        self.read_gpus(library, visible);
+                        self.handle_xid(number_of(&event.device), event.event_data);
+                        self.start_reading();
                     }
                     Err(NvmlError::Timeout) => {}
                     Err(error) => break error,
                 }
+                if let Some(Ok(event)) = losses.as_ref().map(|losses| losses.wait(0)) {
+                    if let Some(gpu) = number_of(&event.device) {
+                        let now = clock::now_blocking();
+                        log_all(&self.measures.hardware().handle_unavailable(now, gpu));
+                    }
+                    self.start_reading();
+                }
                 // The library cannot be woken up, so it waits for a second at most.
-                if !matches!(*self.demanded(), Demand::Workers(_)) {
+                if !matches!(*lock(&self.demand), Demand::Workers(_)) {
                     return;
                 }
             };
             info!(%error, "the GPU driver has ended the wait for errors");
-            self.read_gpus(library, visible);
+            self.start_reading();
         }
-        self.wait_until(|demand| !matches!(demand, Demand::Workers(_)));
     }
 
-    fn handle_event(&self, gpu: Option<u32>, error: Option<XidError>) {
+    fn handle_xid(&self, gpu: Option<u32>, error: Option<XidError>) {
         let (Some(gpu), Some(error)) = (gpu, error) else { return };
         let xid = match error {
             XidError::Value(xid) => xid,
             // The number with which the library says so.
             XidError::Unknown => 999,
         };
-        let news = self.measures.hardware().handle_xid(clock::now_blocking(), gpu, xid);
-        news.iter().for_each(log);
+        log_all(&self.measures.hardware().handle_xid(clock::now_blocking(), gpu, xid));
     }
 
-    /// Reads the state of the devices. It counts as that of `at`, or of its end.
-    fn read(&self, at: Option<Instant>) {
-        // Not held while the driver answers.
-        let library = self.library().clone();
-        let gpus = library.and_then(|(library, visible)| read_gpus(&library, &visible));
-        let reading = Reading { gpus, ports: rdma_ports(&ThisHost) };
-        self.take(at.unwrap_or_else(clock::now_blocking), reading);
-    }
-
-    /// Reads the state of the GPUs.
-    fn read_gpus(&self, library: &Nvml, visible: &Visible) {
-        let reading = Reading { gpus: read_gpus(library, visible), ports: None };
-        self.take(clock::now_blocking(), reading);
-    }
-
-    fn take(&self, now: Instant, reading: Reading) {
-        if reading.devices().is_some() {
-            self.has_devices.store(true, Ordering::Relaxed);
+    /// Starts to read the state of the devices, or lets a reading follow the one that runs.
+    fn start_reading(self: &Arc<Self>) -> PendingReading {
+        let mut asked = lock(&self.asked);
+        asked.newest += 1;
+        let (number, done) = (asked.newest, self.done.subscribe());
+        if !std::mem::replace(&mut asked.is_running, true) {
+            let watched = Arc::clone(self);
+            self.runtime.spawn_blocking(move || watched.read_all());
         }
-        let news = self.measures.hardware().handle_reading(now, reading);
-        news.iter().for_each(log);
+        PendingReading { number, done }
+    }
+
+    /// Reads the state of the devices until no further reading was asked for.
+    fn read_all(&self) {
+        loop {
+            let newest = lock(&self.asked).newest;
+            self.take(Reading { gpus: None, ports: rdma_ports(&ThisHost) });
+            // The lock is not held while the driver answers.
+            let library = lock(&self.library).clone().or_else(|| self.open());
+            let gpus = library.and_then(|library| read_gpus(&library, self.numbers(&library)?));
+            self.take(Reading { gpus, ports: None });
+            let devices = self.measures.hardware().devices();
+            if let Some(devices) = devices
+                && !self.has_devices.swap(true, Ordering::Relaxed)
+            {
+                info!(devices, "the hardware of this node is read for health");
+            }
+            self.done.send_replace(newest);
+            let mut asked = lock(&self.asked);
+            if asked.newest == newest {
+                asked.is_running = false;
+                return;
+            }
+        }
+    }
+
+    fn take(&self, reading: Reading) {
+        log_all(&self.measures.hardware().handle_reading(clock::now_blocking(), reading));
+    }
+
+    /// Opens the library. Logs once if that fails on a machine that has it.
+    fn open(&self) -> Option<Arc<Nvml>> {
+        match Nvml::init() {
+            Ok(library) => Some(Arc::new(library)),
+            Err(NvmlError::LibloadingError(_)) => None,
+            Err(error) => {
+                if !self.has_failed.swap(true, Ordering::Relaxed) {
+                    info!(%error, "the GPU driver does not answer; its GPUs are not watched");
+                }
+                None
+            }
+        }
+    }
+
+    fn numbers(&self, library: &Nvml) -> Option<&GpuNumbers> {
+        if self.numbers.get().is_none() {
+            // Another thread may have set the same numbers.
+            let _ = self.numbers.set(numbers(library)?);
+        }
+        self.numbers.get()
     }
 }
 
-fn log(News { need, text }: &News) {
-    if need.is_serious() { warn!("{text}") } else { info!("{text}") }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The names of the GPUs that workers may use; `None` if all count.
-#[derive(Clone, Debug)]
-struct Visible(Option<BTreeSet<String>>);
-
-impl Visible {
-    fn new() -> Self {
-        let gpus = ThisHost.gpus();
-        // Parts of GPUs have names of their own, so that the GPU is not known.
-        let is_whole = |gpu: &host::Gpu| !gpu.pci_address.is_empty() && !gpu.uuid.is_empty();
-        let are_known = gpus.iter().all(is_whole);
-        Self(are_known.then(|| gpus.into_iter().map(|gpu| gpu.uuid).collect()))
-    }
-
-    /// Returns the GPUs that answer, with their numbers.
-    fn devices<'a>(&self, library: &'a Nvml) -> Vec<(u32, Device<'a>)> {
-        let count = library.device_count().unwrap_or(0);
-        let device = |number| {
-            let device = library.device_by_index(number).ok()?;
-            let uuid = device.uuid().ok()?;
-            self.0
-                .as_ref()
-                .is_none_or(|visible| visible.contains(&uuid))
-                .then_some((number, device))
-        };
-        (0..count).filter_map(device).collect()
+fn log_all<'a>(news: impl IntoIterator<Item = &'a News>) {
+    for News { need, text } in news {
+        if need.is_serious() { warn!("{text}") } else { info!("{text}") }
     }
 }
 
-/// Registers for the errors of these GPUs. Returns `None` if none of them reports any.
-fn register<'a>(library: &'a Nvml, gpus: &[(u32, Device<'a>)]) -> Option<EventSet<'a>> {
-    /// The recovery action has changed, and the GPU is unavailable. Only newer drivers report these.
-    const FURTHER: EventTypes = EventTypes::from_bits_retain(0x8000 | 0x4000);
-    let all = EventTypes::CRITICAL_XID_ERROR.union(FURTHER);
-    // A failure frees the set, so that each GPU is tried with a set of its own.
-    let accepted = |gpu: &Device<'a>| {
-        [all, EventTypes::CRITICAL_XID_ERROR].into_iter().find(|types| {
-            let set = library.create_event_set();
-            set.is_ok_and(|set| gpu.register_events(*types, set).is_ok())
-        })
+/// Returns the numbers of the GPUs that workers may use. Parts of GPUs (MIG) are not among them: an error of the whole may be another job's.
+fn numbers(library: &Nvml) -> Option<GpuNumbers> {
+    let visible: BTreeSet<String> = ThisHost.gpus().into_iter().map(|gpu| gpu.uuid).collect();
+    let number = |number| {
+        let uuid = library.device_by_index(number).ok()?.uuid().ok()?;
+        visible.contains(&uuid).then_some((uuid, number))
     };
-    let mut accepting = gpus.iter().filter_map(|(_, gpu)| Some((gpu, accepted(gpu)?))).peekable();
-    accepting.peek()?;
-    let set = library.create_event_set().ok()?;
-    accepting.try_fold(set, |set, (gpu, types)| gpu.register_events(types, set)).ok()
+    Some((0..library.device_count().ok()?).filter_map(number).collect())
+}
+
+/// Returns the GPUs that answer, with their numbers.
+fn devices<'a>(library: &'a Nvml, numbers: &GpuNumbers) -> Vec<(u32, Device<'a>)> {
+    let count = library.device_count().unwrap_or(0);
+    let gpus = (0..count).filter_map(|index| library.device_by_index(index).ok());
+    gpus.filter_map(|gpu| Some((*numbers.get(&gpu.uuid().ok()?)?, gpu))).collect()
+}
+
+/// Newer drivers report also that the recovery action has changed, and that a GPU became unavailable.
+const XID: EventTypes = EventTypes::CRITICAL_XID_ERROR;
+const RECOVERY_ACTION: EventTypes = EventTypes::from_bits_retain(0x8000);
+const UNAVAILABLE: EventTypes = EventTypes::from_bits_retain(0x4000);
+
+/// Registers for those of these events that the GPUs report. Returns `None` if none of them reports any.
+fn register<'a>(
+    library: &'a Nvml,
+    gpus: &[(u32, Device<'a>)],
+    types: &[EventTypes],
+) -> Option<EventSet<'a>> {
+    // A refusal frees the set, so that each type is tried with a set of its own.
+    let is_accepted = |gpu: &Device<'a>, types: EventTypes| {
+        let set = library.create_event_set();
+        set.is_ok_and(|set| gpu.register_events(types, set).is_ok())
+    };
+    let accepted = |gpu: &Device<'a>| {
+        let accepted = types.iter().filter(|types| is_accepted(gpu, **types));
+        accepted.fold(EventTypes::empty(), |all, types| all.union(*types))
+    };
+    let all = gpus.iter().map(|(_, gpu)| (gpu, accepted(gpu)));
+    let mut all: Vec<_> = all.filter(|(_, types)| !types.is_empty()).collect();
+    loop {
+        let mut registered = 0;
+        let set = all.iter().try_fold(library.create_event_set().ok()?, |set, (gpu, types)| {
+            let set = gpu.register_events(*types, set).ok()?;
+            registered += 1;
+            Some(set)
+        });
+        match set {
+            Some(_) if all.is_empty() => return None,
+            Some(set) => return Some(set),
+            // The others are registered without the GPU that refuses now.
+            None => drop(all.remove(registered)),
+        }
+    }
 }
 
 /// Reads the state of the GPUs that workers may use. Returns `None` if the driver does not list any.
-fn read_gpus(library: &Nvml, visible: &Visible) -> Option<Vec<Gpu>> {
-    let gpus = visible.devices(library);
+fn read_gpus(library: &Nvml, numbers: &GpuNumbers) -> Option<Vec<Gpu>> {
     library.device_count().ok()?;
+    let gpus = devices(library, numbers);
     Some(gpus.iter().map(|(number, gpu)| read_gpu(*number, gpu)).collect())
 }
 
@@ -314,6 +395,6 @@ fn read_gpu(number: u32, gpu: &Device<'_>) -> Gpu {
 
 /// Reads the state of all devices of this machine once, for `ragent doctor`.
 pub fn read_once() -> Reading {
-    let gpus = Nvml::init().ok().and_then(|library| read_gpus(&library, &Visible::new()));
+    let gpus = Nvml::init().ok().and_then(|library| read_gpus(&library, &numbers(&library)?));
     Reading { gpus, ports: rdma_ports(&ThisHost) }
 }

@@ -181,6 +181,7 @@ async fn hung_log_folder_delays_no_digest() {
         store_port: 1,
         workers: BTreeMap::from([(LocalRank(0), worker)]),
         py_spy: None,
+        facts: Vec::new(),
     };
     for number in [3, 4] {
         request.order.number = number;
