@@ -135,7 +135,8 @@ fn lost_gpus_are_named() {
     orders.give("exit 3");
     let end = agent.end();
     end.assert_code(1);
-    let first = "Root cause (first observed failure):\n  hardware  : 1 of 2 GPUs was found missing ";
+    let first =
+        "Root cause (first observed failure):\n  hardware  : 1 of 2 GPUs was found missing ";
     assert!(end.stderr.contains(first), "{}", end.stderr);
 }
 

@@ -97,9 +97,7 @@ impl Gpus {
     /// Returns true if this process has the driver open.
     pub fn are_open_in(&self, pid: u32) -> bool {
         let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        files
-            .filter_map(|file| fs::read_link(file.path()).ok())
-            .any(|file| file == self.device)
+        files.filter_map(|file| fs::read_link(file.path()).ok()).any(|file| file == self.device)
     }
 
     /// Makes the driver report that a process holds the second GPU.

@@ -223,7 +223,9 @@ impl Finding {
                 )
             }
             Self::PortDown { port } => format!("port {port} is down"),
-            Self::Xid { .. } | Self::Unavailable { .. } | Self::LinkDowned { .. } => self.as_event(),
+            Self::Xid { .. } | Self::Unavailable { .. } | Self::LinkDowned { .. } => {
+                self.as_event()
+            }
         }
     }
 }

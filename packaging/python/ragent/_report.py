@@ -26,6 +26,8 @@ class Failure:
     """The end of the worker, as text."""
     hardware: Tuple[str, ...] = ()
     """What the hardware of its node has reported since the round began."""
+    oom: Optional[str] = None
+    """`probable` if the kernel has probably killed it for lack of memory."""
     exit_code: Optional[int] = None
     """The exit code, if it has exited by itself."""
     signal: Optional[int] = None

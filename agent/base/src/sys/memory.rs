@@ -29,7 +29,7 @@ pub fn total() -> Option<u64> {
 /// The numbers of processes that the kernel has killed for lack of memory, as far as the system reports them.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct OomKills {
-    /// Those of the own cgroup, and of those below it.
+    /// Those of the own cgroup, and with version 2 of those below it.
     pub cgroup: Option<u64>,
     /// Those of the machine.
     pub machine: Option<u64>,
@@ -46,8 +46,8 @@ impl OomKills {
     }
 }
 
-/// Returns the number of processes that the kernel has killed for lack of memory: those of the own cgroup and of those
-/// below it, or else those of the machine. `None` if the system does not report it.
+/// Returns the number of processes that the kernel has killed for lack of memory: those of the own cgroup and, with
+/// version 2, of those below it, or else those of the machine. `None` if the system does not report it.
 pub fn oom_kills() -> Option<u64> {
     let OomKills { cgroup, machine } = OomKills::read();
     cgroup.or(machine)

@@ -53,7 +53,10 @@ impl Fixture {
     /// Returns what joins a failure, with ages in milliseconds.
     fn failure(&self) -> Vec<(String, u128)> {
         let facts = self.hardware.of_failure(self.now);
-        facts.into_iter().map(|fact| (fact.text, fact.age.map_or(0, |age| age.as_millis()))).collect()
+        facts
+            .into_iter()
+            .map(|fact| (fact.text, fact.age.map_or(0, |age| age.as_millis())))
+            .collect()
     }
 
     /// Returns the texts of what joins a failure.

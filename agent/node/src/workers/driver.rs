@@ -329,9 +329,10 @@ impl WorkersDriver {
                     if let Some(group) = &mut self.group {
                         group.hardware_reading = reading;
                     }
-                    let ended = self.group.as_ref().and_then(|group| {
-                        Some(group.workers.get(&local_rank)?.end.as_ref()?.1)
-                    });
+                    let ended = self
+                        .group
+                        .as_ref()
+                        .and_then(|group| Some(group.workers.get(&local_rank)?.end.as_ref()?.1));
                     let at = ended.unwrap_or_else(clock::now);
                     let failure = self.failure(local_rank, end, at).await;
                     self.record_failed(&failure);

@@ -86,7 +86,7 @@ async fn ask(node: &NodeSnapshot, credentials: &Credentials) -> Result<NodeFacts
     match page {
         Some(HttpPage { status: 200, body }) => serde_json::from_str(body)
             .map_err(|_| format!("{host} has sent an invalid answer from {address}")),
-        // An earlier build has no such page.
+        // An earlier build has no such page, and neither has a process without workers.
         Some(HttpPage { status: 404, .. }) => Ok(NodeFacts::default()),
         Some(HttpPage { status, body }) => {
             Err(format!("{host} answers with HTTP status {status} at {address}: {}", body.trim()))

@@ -14,9 +14,7 @@ use ragent_rendezvous::{
 use tracing::warn;
 
 use super::{Done, HungBy, WorkersDriver};
-use crate::workers::{
-    look::{Groups, LookRequest, LookedAt, ask_nccl, files, is_stopped, look, ras},
-};
+use crate::workers::look::{Groups, LookRequest, LookedAt, ask_nccl, files, is_stopped, look, ras};
 
 impl WorkersDriver {
     /// Starts to look at the workers, which make no progress.
