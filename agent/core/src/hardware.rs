@@ -312,7 +312,7 @@ impl Hardware {
         if let Some(gpus) = reading.gpus {
             let at = at(&mut self.is_read[0]);
             let is_first = self.last.gpus.replace(gpus).is_none();
-            self.gpus = self.gpus.or(self.last.gpus.as_ref().map(Vec::len));
+            self.gpus = self.gpus.or_else(|| self.last.gpus.as_ref().map(Vec::len));
             let states = self.states_of_gpus().into_iter();
             let news = states.filter(|state| !is_first && !before.contains(state));
             found.extend(news.map(|state| (state, at)));
