@@ -181,12 +181,9 @@ fn first_reading_is_no_report() {
     t.pass(1_000);
     let news = t.read(gpus(&[Gpu { has_remap_failed: true, ..gpu(0) }]));
     assert_eq!(news, Vec::<String>::new());
-    let fact = HardwareFact {
-        text: "GPU 0 has a failed row remap, and must be replaced".to_owned(),
-        age: None,
-    };
-    assert_eq!(t.lines(), [fact.text.clone()]);
-    assert_eq!(t.hardware.of_failure(t.now), [fact]);
+    let text = "GPU 0 has a failed row remap, and must be replaced";
+    assert_eq!(t.lines(), [text]);
+    assert_eq!(t.hardware.of_failure(t.now), [HardwareFact { text: text.to_owned(), age: None }]);
 }
 
 /// A state that lasts joins the failures of all rounds, and a port that stays down only that of its round. What the first reading of a

@@ -72,7 +72,7 @@ pub enum SupervisorEvent {
     Failed(Box<WorkerFailure>),
     /// The failure with the oldest error file of all workers in the group. It is sent before the end of the group.
     Cause(Box<WorkerFailure>),
-    /// What the hardware has reported since the round began. It is sent after a failure, before the end of the group.
+    /// The reports of the hardware since the round began. They are sent after a failure, before the end of the group.
     Hardware(RoundId, Vec<HardwareFact>),
     /// The group has ended, and none of its processes is left.
     Finished(GroupEnd),

@@ -69,7 +69,7 @@ struct Watched {
 /// The numbers of GPUs by UUID. The library numbers them in another way once it has lost one of them.
 type GpuNumbers = BTreeMap<String, u32>;
 
-/// What the thread is for.
+/// The work of the thread.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Demand {
     /// Nothing now.
@@ -194,7 +194,7 @@ impl Watched {
         for _ in 0..limits::GPU_WATCH_TRIES {
             let gpus = devices(library, numbers);
             let Some(reports) = register(library, &gpus, &[XID, RECOVERY_ACTION]) else { return };
-            // The library does not tell the two newer kinds apart.
+            // The library names neither of the newer kinds, so that this one has a set of its own.
             let losses = register(library, &gpus, &[UNAVAILABLE]);
             let number_of = |found: &Device<'_>| {
                 let is_same =
@@ -233,13 +233,13 @@ impl Watched {
         let (Some(gpu), Some(error)) = (gpu, error) else { return };
         let xid = match error {
             XidError::Value(xid) => xid,
-            // The number with which the library says so.
+            // The number that the library has for it.
             XidError::Unknown => 999,
         };
         log_all(&self.measures.hardware().handle_xid(clock::now_blocking(), gpu, xid));
     }
 
-    /// Starts to read the state of the devices, or lets a reading follow the one that runs.
+    /// Starts to read the state of the devices. While a reading runs, a further one follows it.
     fn start_reading(self: &Arc<Self>) -> PendingReading {
         let mut asked = lock(&self.asked);
         asked.newest += 1;
