@@ -11,7 +11,7 @@ use crate::{
     account::{TimeState, TimeTotals},
     ids::{GlobalRank, LocalRank, NodeId, Round, Term},
     limits::millis,
-    message::{EvictReason, HealthClass, JobResult, NoticeKind, RestartReason, WorkerEnd},
+    message::{EvictReason, HealthClass, JobResult, NoticeKind, OomKill, RestartReason, WorkerEnd},
 };
 
 /// Identifies an event. It grows with each event of a job, even after a restart of the coordinator.
@@ -205,6 +205,12 @@ pub enum EventKind {
         pid: u32,
         /// The end of its process.
         end: WorkerEnd,
+        /// Set if the kernel has probably killed it for lack of memory.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        oom: Option<OomKill>,
+        /// The reports of the node's hardware since the round began, as lines.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        hardware: Vec<String>,
     },
     /// A failure was charged to the job.
     FailureCharged {

@@ -28,7 +28,10 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     assignment::{Admission, Assignment, EvictReason, RestartReason, WaitReason},
     failure::{WorkerEnd, WorkerFailure},
-    health::{HARDWARE_FACTS_MAX, HEALTH_KIND_MAX, HardwareFact, HealthClass, OomKill, Unhealthy},
+    health::{
+        HARDWARE_FACTS_MAX, HEALTH_KIND_MAX, HardwareFact, HealthClass, OomKill, Unhealthy,
+        time_text,
+    },
     look::{
         Activity, DIGEST_GROUPS_MAX, DIGEST_MAX, DIGEST_WORKERS_MAX, Digest, FACTS_MAX,
         GROUP_NAME_MAX, GroupLook, Hung, LAUNCHES_MAX, LISTED_RANKS_MAX, LaunchSource, Launched,

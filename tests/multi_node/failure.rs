@@ -1,10 +1,12 @@
 //! Tests the failure of one worker. Every node reports it in the same words.
 
+use std::time::Duration;
+
 use nix::sys::signal::Signal;
 
 use crate::{
     job::{Job, hosting, numbers, workers},
-    support::Sandbox,
+    support::{Gpus, Sandbox, let_pass},
 };
 
 /// The failure that ends the job is reported on every node in the same words.
@@ -26,6 +28,55 @@ fn every_node_prints_the_same_report() {
         assert!(host.report().contains(part), "no `{part}` in:\n{}", host.report());
     }
     sandbox.assert_nothing_left();
+}
+
+/// What the GPUs of one node have reported is named on every node: in the reason of the restart, and first in the report.
+#[test]
+fn error_of_a_gpu_is_named_on_every_node() {
+    let sandbox = Sandbox::with_standbys();
+    let Some(mut gpus) = Gpus::new(&sandbox) else { return };
+    let orders = [0, 1].map(|rank| sandbox.orders(rank));
+    let job = Job::new(&sandbox, "--nnodes 2 --max-restarts 1");
+    let mut host = job.host("--no-python obey.sh");
+    let mut guest = gpus.belong_to(job.agent("--no-python obey.sh")).start();
+    workers([&mut host, &mut guest]);
+    let text = "GPU 1 reported XID 79 (fell off the bus)";
+    for is_last in [false, true] {
+        gpus.fail(1, 79);
+        guest.logs(&format!("WARN {text}"));
+        orders[1].give("exit 7");
+        if !is_last {
+            let line = host.logs("round has ended; stopping workers");
+            assert!(line.contains(&format!("exited with code 7; {text} ")), "{line}");
+            workers([&mut host, &mut guest]);
+        }
+    }
+    let (host, guest) = (host.end(), guest.end());
+    assert_eq!(host.report(), guest.report());
+    let first = "Root cause (first observed failure):\n  hardware  : ";
+    assert!(host.report().contains(&format!("{first}{text} ")), "{}", host.report());
+}
+
+/// An agent without workers has closed the driver, because that resets no GPU that a process has open.
+#[test]
+fn driver_is_closed_without_workers() {
+    let sandbox = Sandbox::with_standbys();
+    let Some(gpus) = Gpus::new(&sandbox) else { return };
+    let job = Job::new(&sandbox, "--nnodes 2");
+    let mut host = hosting(gpus.belong_to(job.agent("--no-python obey.sh")));
+    let mut guest = job.guest("--no-python obey.sh");
+    workers([&mut host, &mut guest]);
+    let is_open = || gpus.are_open_in(host.pid());
+    while !is_open() {
+        let_pass(Duration::from_millis(50));
+    }
+    guest.signal(Signal::SIGTERM);
+    drop(guest.end());
+    while is_open() {
+        let_pass(Duration::from_millis(50));
+    }
+    host.signal(Signal::SIGTERM);
+    drop(host.end());
 }
 
 /// After a listed exit code the job closes on every node, even with restarts left. After other codes it restarts.

@@ -144,7 +144,8 @@ def test_other_versions():
 def test_outcomes():
     """The result of a job and the end of a worker are words, with and without further values."""
     text = """{"outcome": {"result": {"join_timeout": {"present": 1}}, "other_failures": 2,
-        "first_failure": {"host_name": "vm", "end": {"exited": 3}, "pid": 7},
+        "first_failure": {"host_name": "vm", "end": {"exited": 3}, "pid": 7,
+            "hardware": [{"text": "GPU 3 reported XID 79", "age": null}]},
         "further_failures": [{"end": "keeper_lost"}], "restarts_used": 1}}"""
     outcome = read(ragent.Status, json.loads(text)).outcome
     assert (outcome.result, outcome.first_failure.end, outcome.further_failures[0].end) == (
@@ -153,3 +154,4 @@ def test_outcomes():
         "keeper_lost",
     )
     assert outcome.first_failure.raw["end"] == {"exited": 3}
+    assert [fact.text for fact in outcome.first_failure.hardware] == ["GPU 3 reported XID 79"]

@@ -1,31 +1,14 @@
 //! Tests GPUs that other processes hold when workers are to start. The driver's library is a fake.
 
-use std::{
-    fs,
-    process::{Child, Command},
-};
+use std::process::{Child, Command};
 
-use crate::support::{Sandbox, Start, is_there};
+use crate::support::{Gpus, Sandbox, Start};
 
 /// An agent on a machine with two GPUs; its worker is `obey.sh`.
-fn agent(sandbox: &Sandbox, words: &str) -> Option<Start> {
-    if !is_there("cc") {
-        return None;
-    }
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/support/nvml.c");
-    let library = sandbox.path("libnvidia-ml.so.1");
-    let mut cc = Command::new("cc");
-    cc.args(["-shared", "-fPIC", "-Wall", "-Werror", "-o"]).arg(&library).arg(source);
-    assert!(cc.status().is_ok_and(|status| status.success()), "{source} cannot be built");
+fn agent(sandbox: &Sandbox, words: &str) -> Option<(Start, Gpus)> {
+    let gpus = Gpus::new(sandbox)?;
     let start = sandbox.ragent(&format!("--max-restarts 1 {words} --no-python obey.sh"));
-    let start = start.env("LD_LIBRARY_PATH", library.parent().unwrap());
-    Some(start.env("HELD_GPUS", sandbox.path("held")))
-}
-
-/// Makes the driver report that `pid` holds the second GPU.
-fn hold(sandbox: &Sandbox, pid: u32) {
-    fs::write(sandbox.path("draft"), format!("1 {pid} 3221225472\n")).unwrap();
-    fs::rename(sandbox.path("draft"), sandbox.path("held")).unwrap();
+    Some((gpus.belong_to(start), gpus))
 }
 
 /// Returns the pid of a process that has ended.
@@ -40,17 +23,17 @@ fn ended() -> u32 {
 #[test]
 fn held_gpu_is_waited_for() {
     let sandbox = Sandbox::new();
-    let Some(start) = agent(&sandbox, "--held-gpu-timeout 3600") else { return };
+    let Some((start, gpus)) = agent(&sandbox, "--held-gpu-timeout 3600") else { return };
     let orders = sandbox.orders(0);
     let mut agent = start.start();
     agent.worker();
     let pid = ended();
-    hold(&sandbox, pid);
+    gpus.hold(pid);
     orders.give("exit 1");
     let line = agent.logs("waiting for a GPU that is in use by a process that has ended");
     let what = format!("GPU 1: process {pid}, which has ended, has 3072 MiB");
     assert!(line.contains(&what), "{line}");
-    fs::remove_file(sandbox.path("held")).unwrap();
+    gpus.free();
     assert_eq!(agent.worker().number("restart"), 1);
     orders.give("exit 0");
     agent.end().assert_code(0);
@@ -62,9 +45,9 @@ fn gpu_that_stays_held_is_named() {
     for (seconds, is_reported) in [("0.2", true), ("0", false)] {
         let sandbox = Sandbox::new();
         let flag = format!("--held-gpu-timeout {seconds}");
-        let Some(start) = agent(&sandbox, &flag) else { return };
+        let Some((start, gpus)) = agent(&sandbox, &flag) else { return };
         let orders = sandbox.orders(0);
-        hold(&sandbox, ended());
+        gpus.hold(ended());
         let mut agent = start.start();
         agent.worker();
         orders.give("exit 0");
@@ -83,12 +66,12 @@ fn gpu_that_stays_held_is_named() {
 #[test]
 fn others_are_not_waited_for() {
     let sandbox = Sandbox::new();
-    let Some(start) = agent(&sandbox, "--held-gpu-timeout 3600") else { return };
+    let Some((start, gpus)) = agent(&sandbox, "--held-gpu-timeout 3600") else { return };
     let orders = sandbox.orders(0);
     let other = Other(
         Command::new("sleep").arg("1000").env("TORCHELASTIC_RUN_ID", "none").spawn().unwrap(),
     );
-    hold(&sandbox, other.0.id());
+    gpus.hold(other.0.id());
     let mut agent = start.start();
     agent.worker();
     orders.give("exit 0");

@@ -9,6 +9,7 @@ mod environment;
 mod exit_codes;
 mod hangs;
 mod hardening;
+mod hardware;
 mod held_gpus;
 mod launch_methods;
 mod lines;

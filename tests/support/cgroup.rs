@@ -7,7 +7,10 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use nix::{sys::signal::Signal, unistd::geteuid};
+use nix::{
+    sys::signal::Signal,
+    unistd::{Pid, geteuid},
+};
 
 use super::{Sandbox, Start, is_there, kill, skip};
 
@@ -45,6 +48,43 @@ impl Cgroup {
         let mark = "import os, sys; os.setxattr(sys.argv[1], 'trusted.delegate', b'1')";
         let marked = Command::new("python3").arg("-c").arg(mark).arg(&cgroup.0).status();
         assert!(marked.is_ok_and(|status| status.success()), "cannot mark {}", cgroup.0.display());
+        Some(cgroup)
+    }
+
+    /// Creates a cgroup whose processes may use this many bytes of memory: of version 1 or 2, as the memory controller is mounted.
+    /// If that is impossible, prints why and returns `None`.
+    pub fn limited(name: &str, bytes: u64) -> Option<Self> {
+        if !geteuid().is_root() {
+            skip("cgroups want root");
+            return None;
+        }
+        let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+        let mounts: Vec<Vec<&str>> = mounts.lines().map(|line| line.split(' ').collect()).collect();
+        let v1 = mounts.iter().find(|fields| {
+            fields.get(2) == Some(&"cgroup")
+                && fields.get(3).is_some_and(|options| options.split(',').any(|o| o == "memory"))
+        });
+        let v2 = || mounts.iter().find(|fields| fields.get(2) == Some(&"cgroup2"));
+        let mount = v1.or_else(v2).and_then(|fields| fields.get(1));
+        let limit = if v1.is_some() { "memory.limit_in_bytes" } else { "memory.max" };
+        let Some(mount) = mount.map(Path::new) else {
+            skip("no cgroups are mounted");
+            return None;
+        };
+        if v1.is_none() {
+            // It may be enabled already.
+            let _ = fs::write(mount.join("cgroup.subtree_control"), "+memory");
+        }
+        let path = mount.join(format!("test-{name}-{}", std::process::id()));
+        if let Err(error) = fs::create_dir(&path) {
+            skip(&format!("{}: {error}", path.display()));
+            return None;
+        }
+        let cgroup = Self(path);
+        if let Err(error) = fs::write(cgroup.0.join(limit), bytes.to_string()) {
+            skip(&format!("memory is not limited in {}: {error}", cgroup.0.display()));
+            return None;
+        }
         Some(cgroup)
     }
 
@@ -90,7 +130,13 @@ impl Drop for Cgroup {
     fn drop(&mut self) {
         // Bounded, since all processes in it were started by this test and die at once.
         for _ in 0..10_000 {
-            let _ = fs::write(self.0.join("cgroup.kill"), "1");
+            if fs::write(self.0.join("cgroup.kill"), "1").is_err() {
+                // Version 1, or Linux before 5.14. A process may have ended meanwhile.
+                for pid in self.members() {
+                    let pid = Pid::from_raw(pid.cast_signed());
+                    let _ = nix::sys::signal::kill(pid, Signal::SIGKILL);
+                }
+            }
             for path in tree(&self.0) {
                 let _ = fs::remove_dir(path);
             }

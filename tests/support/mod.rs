@@ -6,6 +6,7 @@
 
 mod cgroup;
 mod faults;
+mod gpus;
 mod network;
 mod port;
 mod processes;
@@ -23,6 +24,7 @@ use ragent_base::sys::host::{Host, ThisHost};
 pub use self::{
     cgroup::Cgroup,
     faults::Faults,
+    gpus::Gpus,
     network::{Network, may_make_networks},
     port::{free_port, swallowing_listener},
     processes::{

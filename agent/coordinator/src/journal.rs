@@ -241,6 +241,8 @@ mod tests {
             local_rank: LocalRank(3),
             pid: 8621,
             end: WorkerEnd::Signaled(9),
+            oom: None,
+            hardware: Vec::new(),
         };
         record(&mut journal, 117, EventKind::WorkersStarted);
         record(&mut journal, 118, failed);

@@ -21,7 +21,7 @@
 //! - `states` collects the state of the job, `state` is its JSON, `publisher` sends its changes to clients.
 //! - `journal` has the newest events, `journal_file` writes them to a file, `measures` has the counters.
 //! - `relay` fetches pages from the coordinator on another node. `readers` limits the clients that stay.
-//! - `reachability` measures how this node reaches the others. `browser_guard` refuses requests of web pages.
+//! - `facts_page` has the hardware of this node. `reachability` measures how it reaches the others. `browser_guard` refuses requests of web pages.
 #![deny(unsafe_code)]
 
 mod browser_guard;
@@ -29,6 +29,7 @@ pub mod client;
 mod collected;
 pub mod driver;
 mod events_page;
+pub mod facts_page;
 pub mod host;
 pub mod identity;
 pub mod journal;

@@ -79,3 +79,5 @@ pub(crate) const MAX_COORDINATOR_MESSAGE: usize = 4 << 20;
 pub(crate) const MAX_DEATH_NOTICES: usize = 512;
 /// Connections to each node in a measurement. The fastest one counts.
 pub(crate) const REACH_TRIES: u32 = 3;
+/// The lines about the hardware of a node on its page, of 200 bytes each: 16 KiB with their frame.
+pub(crate) const FACTS_LINES: usize = 72;

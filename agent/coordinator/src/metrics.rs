@@ -70,6 +70,11 @@ impl MetricsPage {
         let _ = self.coordinator.set(measures);
     }
 
+    /// Returns the counters of this node, if there is an agent.
+    pub(crate) fn node(&self) -> Option<&Arc<NodeMeasures>> {
+        self.node.get()
+    }
+
     /// Answers a request for the metrics.
     pub(crate) async fn answer(&self) -> Response {
         match self.last.get(self.text()).await {

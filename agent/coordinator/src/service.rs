@@ -49,7 +49,7 @@ use tracing::warn;
 use super::{
     browser_guard::{self, Guard},
     driver::{Input, Inputs},
-    events_page,
+    events_page, facts_page,
     identity::{self, IDENTITY_PATH, IdentityPage},
     metrics::{self, MetricsPage},
     page::{self, Document},
@@ -81,7 +81,9 @@ pub fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> (Router
     let metrics = Arc::new(MetricsPage::of_job(Arc::clone(&states)));
     let readers = Readers::default();
     let relay = PageRelay { credentials: credentials.clone(), readers: readers.clone() };
-    let status = pages(states, relay, true).merge(metrics::route(Arc::clone(&metrics)));
+    let status = pages(states, relay, true)
+        .merge(metrics::route(Arc::clone(&metrics)))
+        .merge(facts_page::route(Arc::clone(&metrics)));
     let death_notices =
         Router::new().route(DEATH_NOTICE_PATH, post(death_notice)).with_state(Arc::clone(&role));
     let death_notices = death_notices.layer(DefaultBodyLimit::max(limits::MAX_DEATH_NOTICE));
@@ -405,7 +407,10 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
-    use crate::client::{EVENTS_PATH, STATUS_PATH, WATCH_PATH};
+    use crate::{
+        client::{EVENTS_PATH, STATUS_PATH, WATCH_PATH},
+        facts_page::FACTS_PATH,
+    };
 
     fn elsewhere() -> Role {
         // No coordinator is known.
@@ -449,6 +454,9 @@ mod tests {
             assert_eq!(get_status(router.clone(), WATCH_PATH).await, status);
             let metrics = if is_read { StatusCode::OK } else { status };
             assert_eq!(get_status(router.clone(), "/metrics").await, metrics);
+            // The process of this test has no workers.
+            let facts = if is_read { StatusCode::NOT_FOUND } else { status };
+            assert_eq!(get_status(router.clone(), FACTS_PATH).await, facts);
             assert_eq!(get_status(router.clone(), "/").await, status);
             for path in [REACH_PATH, "/unknown", grpc] {
                 let status = get_status(router.clone(), path).await;

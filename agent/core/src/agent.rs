@@ -508,6 +508,6 @@ fn grow_older(failure: &mut WorkerFailure, time: Duration) {
     failure.age = failure.age.saturating_add(time);
     failure.error_file_age = failure.error_file_age.map(|age| age.saturating_add(time));
     for fact in &mut failure.hardware {
-        fact.age = fact.age.saturating_add(time);
+        fact.age = fact.age.map(|age| age.saturating_add(time));
     }
 }

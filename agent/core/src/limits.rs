@@ -108,3 +108,9 @@ pub const IMPORT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Different secrets of this process and the coordinator are an error after this time. A process reads a
 /// changed file after 1 s.
 pub const MISMATCH_PATIENCE: Duration = Duration::from_secs(3);
+/// The reports of the hardware that are remembered: a few for each GPU and port of a machine.
+pub const HARDWARE_NOTED_MAX: usize = 64;
+/// The time after a serious error of a GPU in which its other errors count as consequences. They follow within seconds.
+pub const HARDWARE_CONSEQUENCES: Duration = Duration::from_secs(60);
+/// The ports that are remembered as active. Machines have up to 18.
+pub const PORTS_MAX: usize = 64;

@@ -10,10 +10,11 @@
 use std::{collections::VecDeque, net::IpAddr, time::Instant};
 
 use ragent_rendezvous::{
-    ids::{JobUid, Round, StreamNumber, Term},
+    ids::{JobUid, Round, RoundId, StreamNumber, Term},
     message::{
-        CheckedOwners, Checkpoint, Digest, FromNode, KnownRound, MemoryReport, NodeReport, Outcome,
-        StandbyCounts, StoreConnection, StoreUnreached, ToNode, Welcome, WorkerFailure,
+        CheckedOwners, Checkpoint, Digest, FromNode, HardwareFact, KnownRound, MemoryReport,
+        NodeReport, Outcome, StandbyCounts, StoreConnection, StoreUnreached, ToNode, Welcome,
+        WorkerFailure,
     },
 };
 
@@ -332,6 +333,13 @@ impl Node {
     pub fn handle_cause(&mut self, now: Instant, cause: WorkerFailure) {
         self.begin(now);
         self.agent.handle_cause(now, cause);
+        self.collect(now);
+    }
+
+    /// Notes what the hardware has reported, for the failure of this round.
+    pub fn handle_hardware(&mut self, now: Instant, round: RoundId, hardware: Vec<HardwareFact>) {
+        self.begin(now);
+        self.agent.handle_hardware(now, round, hardware);
         self.collect(now);
     }
 

@@ -4,6 +4,8 @@ mod advice;
 mod answer;
 mod details;
 mod explanation;
+mod hardware;
+mod limits;
 mod recorded;
 mod topic;
 
@@ -41,12 +43,15 @@ pub fn print(args: &ExplainArgs) -> Result<ExitCode, LaunchError> {
         return Ok(ExitCode::SUCCESS);
     }
     let (job, credentials) = asked_job(&args.asked)?;
-    let (snapshot, entries) = runtime::block_on(async {
+    let answer = runtime::block_on(async {
         let found = find_coordinator(job, &credentials).await?;
         let entries = events::all(&found).await?;
-        Ok::<_, LaunchError>((found.snapshot, entries))
+        let mut answer = ExplainAnswer::new(&topic, &found.snapshot, &entries);
+        if let ExplainAnswer::Node { nodes, hardware, .. } = &mut answer {
+            *hardware = hardware::ask_all(nodes.iter(), &found.credentials).await;
+        }
+        Ok::<_, LaunchError>(answer)
     })??;
-    let answer = ExplainAnswer::new(&topic, &snapshot, &entries);
     print_answer(args.json, &answer, ExplainAnswer::text)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ._saves import saved, should_save
     from ._status import (
         CheckpointTimes,
+        HardwareFact,
         Incomplete,
         LastRestart,
         Look,
@@ -50,6 +51,7 @@ __all__ = [
     "ChildFailedError",
     "CommandLineError",
     "Failure",
+    "HardwareFact",
     "Incomplete",
     "LastRestart",
     "LaunchConfig",
@@ -96,8 +98,8 @@ _MODULES = {
     "_observe": "observe",
     "_report": "Failure Report",
     "_saves": "saved should_save",
-    "_status": "CheckpointTimes Incomplete LastRestart Look LookPlace MemoryStatus Node Outcome Progress RefusedPeer RestartStages "
-    "Restarts Saving Stall Standbys StateTime Status Time Unreached Voter WorkerFailure status",
+    "_status": "CheckpointTimes HardwareFact Incomplete LastRestart Look LookPlace MemoryStatus Node Outcome Progress RefusedPeer "
+    "RestartStages Restarts Saving Stall Standbys StateTime Status Time Unreached Voter WorkerFailure status",
     "_steps": "step",
 }
 

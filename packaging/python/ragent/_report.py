@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping, Optional, Tuple
 
 from ._records import one, read
 
@@ -24,6 +24,10 @@ class Failure:
     """Its process id on its node. 0 if it could not be started."""
     ended: str = ""
     """The end of the worker, as text."""
+    hardware: Tuple[str, ...] = ()
+    """What the hardware of its node has reported since the round began."""
+    oom: Optional[str] = None
+    """`probable` if the kernel has probably killed it for lack of memory."""
     exit_code: Optional[int] = None
     """The exit code, if it has exited by itself."""
     signal: Optional[int] = None

@@ -216,6 +216,14 @@ class MemoryStatus:
 
 
 @dataclass(frozen=True)
+class HardwareFact:
+    """Something that the hardware of a node has reported."""
+
+    text: str = ""
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True)
 class WorkerFailure:
     """The failure of a worker."""
 
@@ -228,6 +236,8 @@ class WorkerFailure:
     error_file: Optional[str] = None
     stderr_tail: str = ""
     is_final: Optional[bool] = None
+    hardware: Tuple[HardwareFact, ...] = many(HardwareFact)
+    oom: Optional[str] = None
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 

@@ -5,8 +5,8 @@ use std::{net::IpAddr, time::Duration};
 use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, JobUid, RoleRank, Round, RunId, Term},
     message::{
-        Admission, Assignment, EvictReason, RefuseReason, RestartReason, ToNode, WaitReason,
-        Welcome,
+        Admission, Assignment, EvictReason, HARDWARE_FACTS_MAX, RefuseReason, RestartReason,
+        ToNode, WaitReason, Welcome,
     },
     settings::Leases,
     snapshot::Explanation,
@@ -388,11 +388,13 @@ impl From<RestartReason> for restart::Reason {
                 let unusable = Some(unusable.into());
                 Self::MemoryUnusable(restart::MemoryUnusableOn { host_name, unusable })
             }
-            RestartReason::WorkerFailed { host_name, global_rank, end } => {
+            RestartReason::WorkerFailed { host_name, global_rank, end, oom, hardware } => {
                 Self::WorkerFailed(restart::WorkerFailed {
                     host_name,
                     global_rank: global_rank.0,
                     end: Some(end.into()),
+                    oom: oom.map_or(v1::OomKill::Unspecified, Into::into).into(),
+                    hardware: hardware.iter().map(|text| fitted_line(text)).collect(),
                 })
             }
         }
@@ -438,9 +440,14 @@ impl TryFrom<restart::Reason> for RestartReason {
                 }
             }
             Reason::WorkerFailed(failed) => Self::WorkerFailed {
+                // A name that only a later build has is unknown here.
+                oom: failed.oom().try_into().ok(),
                 host_name: name(failed.host_name, "restart.host_name")?,
                 global_rank: GlobalRank(failed.global_rank),
                 end: required(failed.end, "restart.end")?.try_into()?,
+                hardware: list(failed.hardware, "restart.hardware", HARDWARE_FACTS_MAX, |text| {
+                    line(text, "restart.hardware")
+                })?,
             },
         })
     }

@@ -39,7 +39,7 @@ impl TryFrom<v1::Unhealthy> for Unhealthy {
 
 impl From<HardwareFact> for v1::HardwareFact {
     fn from(HardwareFact { text, age }: HardwareFact) -> Self {
-        Self { text: fitted_line(&text), age_us: to_micros(age) }
+        Self { text: fitted_line(&text), age_us: age.map(to_micros) }
     }
 }
 
@@ -48,6 +48,7 @@ impl TryFrom<v1::HardwareFact> for HardwareFact {
 
     fn try_from(v1::HardwareFact { text, age_us }: v1::HardwareFact) -> Result<Self, Malformed> {
         let text = line(text, "hardware_fact.text")?;
-        Ok(Self { text, age: micros(age_us, "hardware_fact.age_us")? })
+        let age = age_us.map(|age| micros(age, "hardware_fact.age_us")).transpose()?;
+        Ok(Self { text, age })
     }
 }

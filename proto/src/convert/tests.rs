@@ -83,7 +83,7 @@ fn failure(end: WorkerEnd) -> WorkerFailure {
         hardware: vec![
             HardwareFact {
                 text: "x".repeat(LINE_MAX),
-                age: Duration::from_micros(1_634_567),
+                age: Some(Duration::from_micros(1_634_567)),
             };
             HARDWARE_FACTS_MAX
         ],
@@ -316,7 +316,13 @@ fn assignments() -> Vec<Assignment> {
     }));
     restarts.extend(ends().map(|end| {
         let (host_name, global_rank) = (host_name.clone(), GlobalRank(5));
-        RestartReason::WorkerFailed { host_name, global_rank, end }
+        RestartReason::WorkerFailed { host_name, global_rank, end, oom: None, hardware: Vec::new() }
+    }));
+    restarts.extend([OomKill::Probable, OomKill::Certain].map(|oom| {
+        let (host_name, end) = (host_name.clone(), WorkerEnd::Signaled(9));
+        let hardware = vec!["x".repeat(LINE_MAX); HARDWARE_FACTS_MAX];
+        let (global_rank, oom) = (GlobalRank(5), Some(oom));
+        RestartReason::WorkerFailed { host_name, global_rank, end, oom, hardware }
     }));
     let admission = Admission {
         round: round(),
@@ -1102,7 +1108,7 @@ fn malformed_health_is_refused() {
     assert_eq!(many, Malformed::TooLong { field: "failure.hardware", len: 5, limit: 4 });
     let long = failure(&|f| f.hardware[0].text.push('x'));
     assert_eq!(long, Malformed::TooLong { field: "hardware_fact.text", len: 201, limit: 200 });
-    let far = failure(&|f| f.hardware[0].age_us = u64::MAX);
+    let far = failure(&|f| f.hardware[0].age_us = Some(u64::MAX));
     assert_eq!(far, Malformed::OutOfRange("hardware_fact.age_us"));
     let mut later = v1::WorkerFailure::from(sent());
     later.oom = 77;

@@ -40,6 +40,8 @@ impl Rendezvous {
             host_name: node.description.host_name.clone(),
             global_rank: failure.global_rank,
             end: failure.end.clone(),
+            oom: failure.oom,
+            hardware: failure.hardware_lines(),
         };
         let Some(group) = self.phase.group() else {
             return;
@@ -97,7 +99,13 @@ impl Rendezvous {
             Entry::Occupied(mut entry) if happened < entry.get().0 => {
                 entry.insert((happened, failure));
             }
-            Entry::Occupied(_) => {}
+            // Its hardware has reported more since.
+            Entry::Occupied(mut entry) => {
+                let known = &mut entry.get_mut().1;
+                if (known.global_rank, known.pid) == (failure.global_rank, failure.pid) {
+                    (known.age, known.hardware) = (failure.age, failure.hardware);
+                }
+            }
         }
         if is_first {
             self.record_failure(id, &recorded);

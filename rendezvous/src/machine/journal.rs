@@ -175,6 +175,8 @@ impl Rendezvous {
             local_rank: failure.local_rank,
             pid: failure.pid,
             end: failure.end.clone(),
+            oom: failure.oom,
+            hardware: failure.hardware_lines(),
         };
         let node = EventNode { node_id: id.clone(), host_name: failure.host_name.clone() };
         let event = self.event(None, Some(node), kind);

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde::Serialize;
 
-use super::{CheckpointId, MemoryPlan, MemoryUnusable, NoticeKind, Outcome, WorkerEnd};
+use super::{CheckpointId, MemoryPlan, MemoryUnusable, NoticeKind, OomKill, Outcome, WorkerEnd};
 use crate::ids::{GlobalRank, GroupRank, RoleRank, Round, RoundId};
 
 /// The coordinator's current instruction to a node.
@@ -165,6 +165,10 @@ pub enum RestartReason {
         global_rank: GlobalRank,
         /// The way in which it ended.
         end: WorkerEnd,
+        /// Set if the kernel has probably killed it for lack of memory.
+        oom: Option<OomKill>,
+        /// The reports of the node's hardware, as lines; at most [`HARDWARE_FACTS_MAX`](super::HARDWARE_FACTS_MAX).
+        hardware: Vec<String>,
     },
 }
 

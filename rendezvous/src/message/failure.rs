@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{HardwareFact, OomKill};
+use super::{HardwareFact, LINE_MAX, OomKill, time_text};
 use crate::ids::{GlobalRank, LocalRank, RoundId};
 
 /// The way in which a worker ended.
@@ -70,7 +70,7 @@ pub struct WorkerFailure {
     /// looked yet.
     #[serde(default)]
     pub error_file_age: Option<Duration>,
-    /// Reports of the node's hardware since the round began, the oldest first; at most
+    /// Reports of the node's hardware since the round began, the worst first, and of these the newest; at most
     /// [`HARDWARE_FACTS_MAX`](super::HARDWARE_FACTS_MAX).
     #[serde(default)]
     pub hardware: Vec<HardwareFact>,
@@ -85,5 +85,20 @@ impl WorkerFailure {
     /// meanwhile.
     pub fn event_age(&self) -> Duration {
         self.error_file_age.map_or(self.age, |age| age.max(self.age))
+    }
+
+    /// Returns the reports of the hardware with their times before or after the end of the worker, such as `GPU 3 reported
+    /// XID 79 (fell off the bus) 0.4 s before`. Each has at most [`LINE_MAX`] bytes.
+    pub fn hardware_lines(&self) -> Vec<String> {
+        let line = |HardwareFact { text, age }: &HardwareFact| {
+            let Some(age) = *age else { return text.clone() };
+            let time = match age.checked_sub(self.age) {
+                Some(before) => format!("{} before", time_text(before)),
+                None => format!("{} after", time_text(self.age.saturating_sub(age))),
+            };
+            let text = &text[..text.floor_char_boundary(LINE_MAX - time.len() - 1)];
+            format!("{text} {time}")
+        };
+        self.hardware.iter().map(line).collect()
     }
 }

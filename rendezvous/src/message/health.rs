@@ -51,8 +51,18 @@ pub struct Unhealthy {
 pub struct HardwareFact {
     /// The fact, such as `GPU 3 reported XID 79 (fell off the bus)`; at most [`LINE_MAX`](super::LINE_MAX) bytes.
     pub text: String,
-    /// The time since then, when the message was sent.
-    pub age: Duration,
+    /// The time since then, when the message was sent; `None` for a state that is older than the round and lasts.
+    pub age: Option<Duration>,
+}
+
+/// Returns a time in one unit, such as `0.4 s` or `12 min`.
+pub fn time_text(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0..60 => format!("{:.1} s", time.as_secs_f64()),
+        60..3600 => format!("{} min", seconds / 60),
+        _ => format!("{} h", seconds / 3600),
+    }
 }
 
 /// The certainty with which the kernel killed a worker for lack of memory.

@@ -9,7 +9,7 @@ use ragent_rendezvous::{
 };
 
 use super::{
-    news::{ended, evicted, notice_given, restarting},
+    news::{evicted, failed, notice_given, restarting},
     status_text::{progress::grouped, stall::stalled},
     time_text::short_time,
 };
@@ -104,8 +104,8 @@ pub fn sentence(event: &Event) -> String {
         }
         EventKind::MemoryOff { reason } => format!("checkpoints in memory are off: {reason}"),
         EventKind::RestartCost(cost) => cost_sentence(cost),
-        EventKind::WorkerFailed { rank, end, .. } => {
-            format!("rank {rank} on {host} {}", ended(end))
+        EventKind::WorkerFailed { rank, end, oom, hardware, .. } => {
+            format!("rank {rank} on {host} {}", failed(end, *oom, hardware))
         }
         EventKind::FailureCharged { restarts_used, max_restarts, others } => {
             let others = match others {

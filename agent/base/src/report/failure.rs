@@ -20,7 +20,7 @@ pub(crate) fn failure(outcome: &Outcome, title: &str) -> String {
         row(&mut text, "others", &others);
     }
     for failure in &outcome.further_failures {
-        let ended = news::ended(&failure.end);
+        let ended = news::failed(&failure.end, failure.oom, &failure.hardware_lines());
         let what = format!("rank {} on {}: {ended}", failure.global_rank, failure.host_name);
         row(&mut text, "also", &printable(&what));
     }
@@ -62,11 +62,14 @@ const THIN: &str = "------------------------------------------------------------
 
 fn first_failure(text: &mut String, failure: &WorkerFailure) {
     text.push_str("Root cause (first observed failure):\n");
+    for line in failure.hardware_lines() {
+        row(text, "hardware", &line);
+    }
     row(text, "host", &failure.host_name);
     let rank = format!("{} (local_rank: {})", failure.global_rank, failure.local_rank);
     row(text, "rank", &rank);
     row(text, "round", &failure.round.round.to_string());
-    let ended = news::ended(&failure.end);
+    let ended = news::killed(&failure.end, failure.oom);
     // A process that could not be started has none.
     let pid = if failure.pid == 0 { String::new() } else { format!(" (pid: {})", failure.pid) };
     row(text, "ended", &format!("{ended}{pid}"));

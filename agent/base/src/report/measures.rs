@@ -3,13 +3,13 @@
 use std::{
     array,
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
-use ragent_core::process_end::ProcessEnd;
+use ragent_core::{hardware::Hardware, process_end::ProcessEnd};
 use ragent_store::Counters;
 
 use crate::report::limits;
@@ -102,6 +102,8 @@ pub struct NodeMeasures {
     pub refused_clients: Number,
     /// The counters of the stores that this node serves.
     pub stores: OnceLock<Arc<Counters>>,
+    /// What its hardware has reported.
+    hardware: Mutex<Hardware>,
 }
 
 impl Default for NodeMeasures {
@@ -119,11 +121,17 @@ impl Default for NodeMeasures {
             margin_nanos: Number(AtomicU64::new(u64::MAX)),
             refused_clients: Number::default(),
             stores: OnceLock::new(),
+            hardware: Mutex::default(),
         }
     }
 }
 
 impl NodeMeasures {
+    /// Returns what the hardware of the node has reported. It is held for a moment only.
+    pub fn hardware(&self) -> MutexGuard<'_, Hardware> {
+        self.hardware.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Counts a worker that was started.
     pub fn count_start(&self, is_standby: bool) {
         if is_standby { &self.from_standby } else { &self.executed }.add(1);

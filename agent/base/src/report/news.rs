@@ -13,7 +13,7 @@ use ragent_rendezvous::{
     ids::RoundId,
     message::{
         DepartedNode, DepartedNodes, Departure, EvictReason, MemoryUnusable, Notice, NoticeKind,
-        RestartReason, UnusableReason, WaitReason, WorkerEnd,
+        OomKill, RestartReason, UnusableReason, WaitReason, WorkerEnd,
     },
 };
 use tracing::{error, info, warn};
@@ -94,7 +94,7 @@ pub fn log(news: &News, is_repeated: bool) {
             info!(round = %failure.round, rank = failure.global_rank.0, "{}", ended(&failure.end));
         }
         News::WorkerFailed(failure) => {
-            let end = ended(&failure.end);
+            let end = failed(&failure.end, failure.oom, &failure.hardware_lines());
             error!(
                 target: RECORD,
                 round = %failure.round,
@@ -160,6 +160,27 @@ pub fn ended(end: &WorkerEnd) -> String {
             format!("killed because it made no progress for {} s", time.as_secs_f64())
         }
         WorkerEnd::StandbyUnfit(reason) => format!("has to start again: {reason}"),
+    }
+}
+
+/// Describes how a worker ended that has failed, with the first report of its node's hardware.
+pub fn failed(end: &WorkerEnd, oom: Option<OomKill>, hardware: &[String]) -> String {
+    let end = killed(end, oom);
+    match hardware {
+        [] => end,
+        [only] => format!("{end}; {only}"),
+        [first, others @ ..] => format!("{end}; {first} (and {} more)", others.len()),
+    }
+}
+
+/// Describes how a worker ended, perhaps by the kernel.
+pub(crate) fn killed(end: &WorkerEnd, oom: Option<OomKill>) -> String {
+    match oom {
+        Some(OomKill::Certain) => "killed by the kernel for lack of memory (SIGKILL)".to_owned(),
+        Some(OomKill::Probable) => {
+            "probably killed by the kernel for lack of memory (SIGKILL)".to_owned()
+        }
+        None => ended(end),
     }
 }
 
@@ -231,8 +252,8 @@ pub fn restarting(reason: &RestartReason) -> String {
         RestartReason::MemoryUnusable { host_name, unusable } => {
             memory_unusable(host_name, unusable)
         }
-        RestartReason::WorkerFailed { host_name, global_rank, end } => {
-            format!("rank {global_rank} on {host_name} {}", ended(end))
+        RestartReason::WorkerFailed { host_name, global_rank, end, oom, hardware } => {
+            format!("rank {global_rank} on {host_name} {}", failed(end, *oom, hardware))
         }
     }
 }

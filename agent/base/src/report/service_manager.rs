@@ -152,7 +152,8 @@ fn status(news: &News) -> Option<String> {
         News::NoticeOver(end) => news::notice_over(end),
         News::ClientRefused(..) | News::MemoryOff(..) => return None,
         News::WorkerFailed(failure) | News::Cause(failure) => {
-            let (rank, end) = (failure.global_rank.0, news::ended(&failure.end));
+            let (rank, hardware) = (failure.global_rank.0, failure.hardware_lines());
+            let end = news::failed(&failure.end, failure.oom, &hardware);
             format!("round {}: rank {rank} {end}", failure.round.round.0)
         }
     })

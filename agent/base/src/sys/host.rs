@@ -12,6 +12,7 @@ mod interfaces;
 pub mod numa;
 mod pmi;
 mod process;
+mod rdma_ports;
 mod scheduling;
 
 use std::{
@@ -27,7 +28,7 @@ use nix::{sched, sys::statfs::statfs, unistd};
 
 #[cfg(any(test, feature = "testing"))]
 pub use self::fake::FakeHost;
-pub use self::{accelerators::Gpu, interfaces::Interface};
+pub use self::{accelerators::Gpu, interfaces::Interface, rdma_ports::rdma_ports};
 use self::{numa::CpuSet, pmi::Pmi};
 use super::{proc, unix};
 use crate::sys::limits;

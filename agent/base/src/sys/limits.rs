@@ -17,6 +17,8 @@ pub(crate) const MAX_SMALL_FILE: u64 = 1024 * 1024;
 pub(crate) const MAX_PROC_FILE: u64 = 64 * 1024 * 1024;
 /// The size of the first read of such a file: the kernel produces a page at once.
 pub(crate) const PROC_READ: usize = 4096;
+/// The number of InfiniBand and RoCE devices that are read, and of ports of each: machines have up to 18 devices of 1 or 2 ports.
+pub(crate) const MAX_RDMA: usize = 64;
 /// The number of interfaces on which agents look for each other.
 pub(crate) const MAX_INTERFACES: usize = 64;
 /// The time for all ranks of one start to appear; a launcher starts thousands in less.

@@ -26,13 +26,31 @@ pub fn total() -> Option<u64> {
     Some(limits.chain(limits_v1).fold(machine, u64::min))
 }
 
-/// Returns the number of processes that the kernel has killed for lack of memory: those of the own cgroup and of those
-/// below it, or else those of the machine. `None` if the system does not report it.
+/// The numbers of processes that the kernel has killed for lack of memory, as far as the system reports them.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct OomKills {
+    /// Those of the own cgroup, and with version 2 of those below it.
+    pub cgroup: Option<u64>,
+    /// Those of the machine.
+    pub machine: Option<u64>,
+}
+
+impl OomKills {
+    /// Reads the numbers.
+    pub fn read() -> Self {
+        let of_cgroup = |own: PathBuf, file| counted(&text(&own.join(file))?, "oom_kill");
+        let unified = || of_cgroup(cgroup::own()?, "memory.events");
+        let v1 = || of_cgroup(cgroup::own_v1("memory")?, "memory.oom_control");
+        let machine = proc::read("vmstat").and_then(|text| counted(&text, "oom_kill"));
+        Self { cgroup: unified().or_else(v1), machine }
+    }
+}
+
+/// Returns the number of processes that the kernel has killed for lack of memory: those of the own cgroup and, with
+/// version 2, of those below it, or else those of the machine. `None` if the system does not report it.
 pub fn oom_kills() -> Option<u64> {
-    let of_cgroup = |own: PathBuf, file| counted(&text(&own.join(file))?, "oom_kill");
-    let unified = || of_cgroup(cgroup::own()?, "memory.events");
-    let v1 = || of_cgroup(cgroup::own_v1("memory")?, "memory.oom_control");
-    unified().or_else(v1).or_else(|| counted(&proc::read("vmstat")?, "oom_kill"))
+    let OomKills { cgroup, machine } = OomKills::read();
+    cgroup.or(machine)
 }
 
 fn of_machine(meminfo: &str, name: &str) -> Option<u64> {

@@ -28,6 +28,7 @@ use nix::{
     },
     unistd,
 };
+use nvml_wrapper::Device;
 use tokio::io::{Interest, unix::AsyncFd};
 
 use super::proc;
@@ -37,6 +38,13 @@ pub fn own(fd: RawFd) -> OwnedFd {
     // SAFETY: the kernel made this descriptor for the call that returned it, and each caller passes
     // each returned number here once.
     unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// Returns a number that is the same for two handles of a GPU, and another one for another GPU. It is also known of a GPU that does not
+/// answer.
+pub fn gpu_identity(gpu: &Device<'_>) -> usize {
+    // SAFETY: the handle is only compared.
+    unsafe { gpu.handle() }.addr()
 }
 
 /// Watches `socket` on this runtime, only for `interest`.

@@ -2,9 +2,12 @@
 
 use std::time::Instant;
 
-use ragent_rendezvous::message::{Outcome, WorkerFailure};
+use ragent_rendezvous::{
+    ids::RoundId,
+    message::{HardwareFact, Outcome, WorkerFailure},
+};
 
-use super::{Action, Agent, AgentState, Ending, News};
+use super::{Action, Agent, AgentState, Ending, News, grow_older};
 use crate::supervisor::GroupEnd;
 
 impl Agent {
@@ -40,6 +43,16 @@ impl Agent {
                 self.announce(News::Cause(Box::new(cause.clone())));
             }
             self.failure = Some((cause, now));
+        }
+    }
+
+    /// Notes what the hardware of this node has reported by now, since the round of its failure began.
+    pub fn handle_hardware(&mut self, now: Instant, round: RoundId, hardware: Vec<HardwareFact>) {
+        if let Some((failure, at)) = &mut self.failure
+            && failure.round == round
+        {
+            grow_older(failure, now.saturating_duration_since(*at));
+            (*at, failure.hardware) = (now, hardware);
         }
     }
 

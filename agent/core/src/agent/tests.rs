@@ -7,9 +7,9 @@ use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, LocalRank, RoleRank},
     limits::OWNER_CHECK_INTERVAL,
     message::{
-        Admission, Assignment, CheckedOwners, CheckpointId, EvictReason, JobResult, MemoryKind,
-        MemoryPlan, RefusedClients, RestartReason, STORE_CONNECTIONS_MAX, StandbyCounts,
-        StoreConnection, StoreConnections, WorkerEnd,
+        Admission, Assignment, CheckedOwners, CheckpointId, EvictReason, HardwareFact, JobResult,
+        MemoryKind, MemoryPlan, RefusedClients, RestartReason, STORE_CONNECTIONS_MAX,
+        StandbyCounts, StoreConnection, StoreConnections, WorkerEnd,
     },
     snapshot::Explanation,
 };
@@ -567,6 +567,30 @@ fn oldest_event_is_the_cause() {
     t.agent.handle_cause(t.now, cause);
     let sent = t.agent.report(t.now).failure.expect("a failure is known");
     assert_eq!(sent.local_rank, LocalRank(1));
+}
+
+/// What the hardware has reported since the failure joins it, with ages that stay comparable. It makes no failure where there is none.
+#[test]
+fn hardware_joins_the_failure() {
+    let mut t = Fixture::running();
+    let hardware = || {
+        let text = "GPU 3 reported XID 79 (fell off the bus)".to_owned();
+        vec![HardwareFact { text, age: Some(SECOND) }]
+    };
+    t.agent.handle_hardware(t.now, round(1, 1), hardware());
+    assert_eq!(t.agent.report(t.now).failure, None);
+    t.failed(round(1, 1));
+    t.now += 3 * SECOND;
+    t.agent.handle_hardware(t.now, round(1, 7), hardware());
+    assert_eq!(t.agent.report(t.now).failure.expect("it is known").hardware, []);
+    t.agent.handle_hardware(t.now, round(1, 1), hardware());
+    t.now += SECOND;
+    let sent = t.agent.report(t.now).failure.expect("a failure is known");
+    let expected = ["GPU 3 reported XID 79 (fell off the bus) 2.0 s after"];
+    assert_eq!(
+        (sent.hardware_lines(), sent.age),
+        (expected.map(str::to_owned).to_vec(), 4 * SECOND)
+    );
 }
 
 /// A node whose workers were stopped on request has a failure if one of them wrote an error file

@@ -166,7 +166,10 @@ pub(super) mod tests {
             stderr_tail: long(TEXT),
             is_final: true,
             error_file_age: Some(TIME),
-            hardware: vec![HardwareFact { text: long(LINE_MAX), age: TIME }; HARDWARE_FACTS_MAX],
+            hardware: vec![
+                HardwareFact { text: long(LINE_MAX), age: Some(TIME) };
+                HARDWARE_FACTS_MAX
+            ],
             oom: Some(OomKill::Certain),
         }
     }

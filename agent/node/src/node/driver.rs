@@ -480,6 +480,9 @@ impl NodeDriver<'_> {
         match event {
             SupervisorEvent::Failed(failure) => self.node.handle_failed(now, *failure),
             SupervisorEvent::Cause(cause) => self.node.handle_cause(now, *cause),
+            SupervisorEvent::Hardware(round, hardware) => {
+                self.node.handle_hardware(now, round, hardware);
+            }
             SupervisorEvent::Finished(end) => {
                 self.has_workers = false;
                 self.spec.start_screen.handle_workers_ended();

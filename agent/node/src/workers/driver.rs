@@ -44,6 +44,7 @@ use self::{
 };
 use super::{
     health::{
+        hardware::HardwareWatch,
         held_gpus::{HeldGpus, gpus_open_in},
         timers::HealthTimers,
         worker_reports::ReportSockets,
@@ -70,8 +71,10 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
     let drains = Drains::default();
     let keeper = KeeperLink::start(drains.clone(), reports.clone())?;
     let standbys = HeldStandbys::prepare(&spec);
+    let hardware = HardwareWatch::new(Arc::clone(&spec.measures));
     let driver = WorkersDriver {
         memory_folder: None,
+        hardware,
         spec,
         standbys,
         keeper: Some(keeper),
@@ -119,6 +122,7 @@ struct WorkersDriver {
     /// Notified of output that may contain training steps.
     output: Arc<Notify>,
     gpus: Arc<HeldGpus>,
+    hardware: HardwareWatch,
     /// The files of the workers that looks write. They stay the same in all rounds.
     look_files: BTreeMap<LocalRank, LookFiles>,
     background: mpsc::Sender<(RoundId, Done)>,
@@ -321,7 +325,16 @@ impl WorkersDriver {
             }
             match effect {
                 Effect::Failed(local_rank, end) => {
-                    let failure = self.failure(local_rank, end).await;
+                    let reading = self.hardware.start_reading();
+                    if let Some(group) = &mut self.group {
+                        group.hardware_reading = reading;
+                    }
+                    let ended = self
+                        .group
+                        .as_ref()
+                        .and_then(|group| Some(group.workers.get(&local_rank)?.end.as_ref()?.1));
+                    let at = ended.unwrap_or_else(clock::now);
+                    let failure = self.failure(local_rank, end, at).await;
                     self.record_failed(&failure);
                     self.pass_last_reports_on().await;
                     self.report(SupervisorEvent::Failed(Box::new(failure))).await;
@@ -345,9 +358,11 @@ impl WorkersDriver {
                 }
                 Effect::Finish(end) => {
                     self.report_cause(end).await;
+                    self.report_hardware().await;
                     self.record_finished(end);
                     self.pass_last_reports_on().await;
                     self.group = None;
+                    self.hardware.end();
                     self.standby_input(standby::Input::RoundEnded);
                     self.timers.clear();
                     self.idle_since = clock::now();

@@ -57,3 +57,10 @@ pub(crate) const RAS_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) const WORKER_SERVER_ANSWER: Duration = Duration::from_secs(2);
 /// Time for all answers of torch's worker server.
 pub(crate) const WORKER_SERVER_TIMEOUT: Duration = Duration::from_secs(3);
+/// Time for a wait for errors of GPUs, in milliseconds. After that the thread looks whether there are still workers. A wake-up takes
+/// microseconds.
+pub(crate) const GPU_EVENT_WAIT_MS: u32 = 1_000;
+/// Times that the wait for errors of GPUs is begun again in a round, after the driver has ended it: once for each of a few lost GPUs.
+pub(crate) const GPU_WATCH_TRIES: u32 = 4;
+/// Time that the end of a failed round waits for a reading of its hardware, which takes milliseconds. Later ones count in the round after.
+pub(crate) const HARDWARE_TIMEOUT: Duration = Duration::from_millis(200);

@@ -61,6 +61,8 @@ pub(crate) struct LookRequest {
     pub(crate) workers: BTreeMap<LocalRank, LookedAt>,
     /// py-spy, if it is installed.
     pub(crate) py_spy: Option<PathBuf>,
+    /// What the hardware of this node has reported, as lines.
+    pub(crate) facts: Vec<String>,
 }
 
 /// A worker to look at.
@@ -77,7 +79,7 @@ pub(crate) struct LookedAt {
 
 /// Looks at all workers at once, in a limited time. Returns also the content for the files of the workers.
 pub(crate) async fn look(request: LookRequest) -> (Digest, Vec<Content>) {
-    let LookRequest { order, first_rank, world_size, store_port, workers, py_spy } = request;
+    let LookRequest { order, first_rank, world_size, store_port, workers, py_spy, facts } = request;
     info!(round = %order.round, number = order.number, part = ?order.part, "looking at the workers");
     let logs = workers.values().find_map(|worker| worker.folder.as_ref()?.of_all_workers());
     // People read the path on another machine.
@@ -119,7 +121,7 @@ pub(crate) async fn look(request: LookRequest) -> (Digest, Vec<Content>) {
         part: order.part,
         workers: looks,
         groups,
-        facts: Vec::new(),
+        facts,
         logs,
         has_asked_nccl: false,
         is_cut: is_cut || is_any_left_out,

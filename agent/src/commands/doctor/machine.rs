@@ -14,6 +14,9 @@ use ragent_base::sys::{
     proc,
 };
 
+use ragent_core::hardware::Reading;
+use ragent_node::workers::health::hardware;
+
 use super::{Finding, Findings, python, within};
 use crate::commands::doctor::limits;
 
@@ -30,6 +33,10 @@ pub(super) async fn examine(workers: Option<NonZeroU32>, findings: &mut Findings
     }
     findings.report_check("shm", shared_memory).await;
     findings.report_check("gpu", gpu).await;
+    match within("hardware", hardware::read_once).await {
+        Ok(reading) => of_hardware(&reading).into_iter().for_each(|found| findings.report(found)),
+        Err(silent) => findings.report(silent),
+    }
     python::examine(findings).await;
     findings.report_check("cgroup", cgroup).await;
     findings.report_check("service", service_manager).await;
@@ -164,6 +171,24 @@ fn gpu() -> Finding {
     Finding::pass("gpu", text)
 }
 
+/// Judges the state of GPUs and network ports. A machine without any has no finding.
+fn of_hardware(reading: &Reading) -> Vec<Finding> {
+    let Some(devices) = reading.devices() else { return Vec::new() };
+    let bad = reading.findings();
+    if !bad.is_empty() {
+        let finding = |(text, remedy)| Finding::warn("hardware", text, remedy);
+        return bad.into_iter().map(finding).collect();
+    }
+    let ports = reading.ports.iter().flatten().filter(|port| !port.is_active);
+    let idle: Vec<&str> = ports.map(|port| port.name.as_str()).collect();
+    let text = match &idle[..] {
+        [] => format!("{devices}: nothing unusual"),
+        [port] => format!("{devices}: nothing unusual (port {port} is not active)"),
+        ports => format!("{devices}: nothing unusual (ports {} are not active)", ports.join(", ")),
+    };
+    vec![Finding::pass("hardware", text)]
+}
+
 /// Describes why the driver's library cannot be used.
 fn without_driver(error: &NvmlError) -> String {
     match error {
@@ -243,6 +268,26 @@ mod tests {
         assert_eq!(locked_memory(RLIM_INFINITY, true).verdict, CheckVerdict::Pass);
         assert_eq!(shared_memory_of(64 << 20).verdict, CheckVerdict::Warn);
         assert_eq!(shared_memory_of(8 << 30).verdict, CheckVerdict::Pass);
+    }
+
+    /// A GPU that needs something is a warning, a port that is not active is none, and a machine without devices has no finding.
+    #[test]
+    fn hardware_is_judged() {
+        use ragent_core::hardware::{Gpu, Port};
+
+        assert_eq!(of_hardware(&Reading::default()), []);
+        let port = Port { name: "mlx5_1".to_owned(), ..Port::default() };
+        let ports = Some(vec![port]);
+        let well = Reading { gpus: Some(vec![Gpu::default(); 2]), ports: ports.clone() };
+        let text = "2 GPUs, 1 port: nothing unusual (port mlx5_1 is not active)";
+        assert_eq!(of_hardware(&well), [Finding::pass("hardware", text)]);
+        let bad = Gpu { recovery_action: Some(1), has_remap_failed: true, ..Gpu::default() };
+        let found = of_hardware(&Reading { gpus: Some(vec![bad]), ports });
+        let texts: Vec<&str> = found.iter().map(|finding| finding.text.as_str()).collect();
+        let expected =
+            ["GPU 0 has a failed row remap, and must be replaced", "GPU 0 asks for a reset"];
+        assert_eq!(texts, expected);
+        assert!(found.iter().all(|finding| finding.verdict == CheckVerdict::Warn));
     }
 
     /// Sizes have a suitable unit.

@@ -15,6 +15,7 @@ use super::{
     advice::{self, Advice},
     details::{Happened, of_node},
     explanation::{ExplainedRestart, JobExplanation, list_of_sums, now, restarts},
+    hardware::NodeHardware,
     topic::Topic,
 };
 use crate::commands::events::JournalEntry;
@@ -76,6 +77,8 @@ pub(super) enum ExplainAnswer {
         host: String,
         /// The nodes on that host.
         nodes: Vec<NodeSnapshot>,
+        /// Their hardware, as their agents report it.
+        hardware: Vec<NodeHardware>,
         /// Their newest events, newest first.
         events: Vec<Happened>,
     },
@@ -135,6 +138,7 @@ impl ExplainAnswer {
                     run_id,
                     host: host.clone(),
                     nodes: snapshot.nodes.iter().filter(is_there).cloned().collect(),
+                    hardware: Vec::new(),
                     events: Happened::newest(entries, |entry| entry.host.as_ref() == Some(host)),
                 }
             }
@@ -189,10 +193,15 @@ impl ExplainAnswer {
                 }
                 text += &Happened::list(events);
             }
-            Self::Node { run_id, host, nodes, events } => {
+            Self::Node { run_id, host, nodes, hardware, events } => {
                 if nodes.is_empty() {
                     let _ = writeln!(text, "{run_id} has no node on {host}");
                 }
+                let of_node = |node: &NodeSnapshot| {
+                    let own = |of: &&NodeHardware| of.node_id == node.node_id.as_str();
+                    let hardware = hardware.iter().find(own).map(NodeHardware::text);
+                    of_node(node) + &hardware.unwrap_or_default()
+                };
                 text += &nodes.iter().map(of_node).collect::<Vec<_>>().join("\n");
                 text += &Happened::list(events);
             }

@@ -9,7 +9,7 @@ use ragent_base::{
     sys::{clock, files},
 };
 use ragent_core::{agent::Ending, process_end};
-use ragent_rendezvous::message::{JobResult, RefuseReason, WorkerEnd, WorkerFailure};
+use ragent_rendezvous::message::{JobResult, OomKill, RefuseReason, WorkerEnd, WorkerFailure};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tracing::warn;
@@ -48,6 +48,10 @@ struct Failure<'a> {
     pid: u32,
     /// The way in which the worker ended, as text.
     ended: String,
+    /// The reports of the node's hardware since the round began.
+    hardware: Vec<String>,
+    /// Set if the kernel has probably killed the worker for lack of memory.
+    oom: Option<OomKill>,
     exit_code: Option<i32>,
     signal: Option<i32>,
     error_file: Option<&'a str>,
@@ -71,7 +75,9 @@ impl<'a> From<&'a WorkerFailure> for Failure<'a> {
             global_rank: failure.global_rank.0,
             local_rank: failure.local_rank.0,
             pid: failure.pid,
-            ended: news::ended(&failure.end),
+            ended: news::failed(&failure.end, failure.oom, &[]),
+            hardware: failure.hardware_lines(),
+            oom: failure.oom,
             exit_code,
             signal,
             error_file: failure.error_file.as_deref(),

@@ -7,8 +7,8 @@ use crate::{
     effect::Effect,
     ids::GlobalRank,
     message::{
-        Assignment, EvictReason, FromNode, JobResult, NodeReport, NodeState, RestartReason, ToNode,
-        WaitReason, WorkerEnd, WorkerFailure,
+        Assignment, EvictReason, FromNode, HardwareFact, JobResult, NodeReport, NodeState,
+        RestartReason, ToNode, WaitReason, WorkerEnd, WorkerFailure,
     },
 };
 
@@ -236,13 +236,16 @@ fn member_that_stopped_by_itself_restarts_the_round() {
     assert_eq!(t.back("a"), complete);
 }
 
-/// A restart names the worker that failed, and the way in which it ended.
+/// A restart names the worker that failed, the way in which it ended, and what the hardware of its node has reported.
 #[test]
 fn restart_has_a_reason() {
     let mut t = Fixture::new(2, 2);
     t.run(&["a", "b"]);
+    let text = "GPU 3 reported XID 79 (fell off the bus)".to_owned();
+    let hardware = vec![HardwareFact { text, age: Some(Duration::from_millis(500)) }];
+    let failure = WorkerFailure { hardware, ..failure("b", Duration::from_millis(100)) };
     let report = NodeReport {
-        failure: Some(Box::new(failure("b", Duration::ZERO))),
+        failure: Some(Box::new(failure)),
         ..NodeReport::new(t.rounds["b"], NodeState::Stopping)
     };
     t.machine.handle_message(t.now, t.peer("b"), FromNode::NodeReport(report));
@@ -253,6 +256,8 @@ fn restart_has_a_reason() {
         host_name: "b".to_owned(),
         global_rank: GlobalRank(0),
         end: WorkerEnd::Exited(1),
+        oom: None,
+        hardware: vec!["GPU 3 reported XID 79 (fell off the bus) 0.4 s before".to_owned()],
     };
     let round = t.rounds["a"];
     let restart = ToNode::Assignment(Assignment::Restart { round, reason, complete_step: None });

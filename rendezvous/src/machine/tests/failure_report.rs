@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use super::fixture::{Did, Fixture, SECOND, failure};
-use crate::message::{JobResult, NodeState, WaitReason, WorkerEnd, WorkerFailure};
+use crate::{
+    ids::GlobalRank,
+    message::{HardwareFact, JobResult, NodeState, WaitReason, WorkerEnd, WorkerFailure},
+};
 
 /// Stops `name`. One of its workers had written an error file `age` ago.
 fn stop_with_error_file(t: &mut Fixture, name: &str, age: Duration) -> Vec<Did> {
@@ -52,6 +55,30 @@ fn younger_error_file_is_an_echo() {
         t.outcome().and_then(|outcome| outcome.first_failure).map(|f| f.host_name),
         Some("a".into())
     );
+}
+
+/// What the hardware of the node has reported after the failure is in the report. The hardware of another worker's failure is not.
+#[test]
+fn later_reports_of_the_hardware_are_added() {
+    for (rank, lines) in [(0, vec!["GPU 3 was found down 0.3 s after".to_owned()]), (1, vec![])] {
+        let mut t = Fixture::with(2, 2, |shared| shared.max_restarts = 0);
+        t.run(&["a", "b"]);
+        t.live(&["a", "b"], 9 * SECOND);
+        t.fail("a", Duration::ZERO);
+        t.alive("b");
+        t.report("b", NodeState::Preparing);
+        t.live(&["a", "b"], SECOND);
+        let text = "GPU 3 was found down".to_owned();
+        let failure = WorkerFailure {
+            global_rank: GlobalRank(rank),
+            hardware: vec![HardwareFact { text, age: Some(Duration::from_millis(200)) }],
+            ..failure("a", Duration::from_millis(500))
+        };
+        let report = t.node_report("a", NodeState::Preparing, Some(failure));
+        t.message("a", report);
+        let first = t.outcome().and_then(|outcome| outcome.first_failure).expect("a failed");
+        assert_eq!(first.hardware_lines(), lines);
+    }
 }
 
 /// The error files of a node also decide which node is quarantined.

@@ -98,7 +98,8 @@ impl RoundLines {
                 None
             }
             News::WorkerFailed(failure) | News::Cause(failure) => {
-                let end = news::ended(&failure.end);
+                let hardware = failure.hardware_lines();
+                let end = news::failed(&failure.end, failure.oom, &hardware);
                 self.is_failure = true;
                 self.reason =
                     Some(format!("rank {} on {} {end}", failure.global_rank, failure.host_name));
@@ -244,6 +245,8 @@ mod tests {
             host_name: "node-b".to_owned(),
             global_rank: GlobalRank(5),
             end: WorkerEnd::Exited(1),
+            oom: None,
+            hardware: Vec::new(),
         };
         News::Restarting(round(1), reason)
     }

@@ -1,11 +1,14 @@
 //! Describes failures of workers, and finds the first one.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use nix::sys::signal::Signal;
 use ragent_base::{
     output::logs::WorkerFolder,
-    sys::{clock, memory},
+    sys::{clock, memory::OomKills},
 };
 use ragent_core::supervisor::{GroupEnd, is_before_stop};
 use ragent_rendezvous::{
@@ -21,7 +24,13 @@ use crate::{
 };
 
 impl WorkersDriver {
-    pub(super) async fn failure(&self, local_rank: LocalRank, end: WorkerEnd) -> WorkerFailure {
+    /// Describes the failure of a worker that has ended at `at`.
+    pub(super) async fn failure(
+        &self,
+        local_rank: LocalRank,
+        end: WorkerEnd,
+        at: Instant,
+    ) -> WorkerFailure {
         let group = self.group.as_ref().expect("a group has failed");
         let unknown = Worker::default();
         let worker = group.workers.get(&local_rank).unwrap_or(&unknown);
@@ -39,8 +48,12 @@ impl WorkersDriver {
         };
         let is_final =
             matches!(&end, WorkerEnd::Exited(code) if self.spec.final_codes.contains(code));
-        let is_killed = end == WorkerEnd::Signaled(Signal::SIGKILL as i32);
-        let oom = (is_killed && memory::oom_kills() > group.oom_kills).then_some(OomKill::Probable);
+        // After the group began to stop, this agent may have killed it.
+        let is_killed_here =
+            worker.is_killed_here || group.stopped.is_some_and(|stopped| at > stopped);
+        let is_killed = end == WorkerEnd::Signaled(Signal::SIGKILL as i32) && !is_killed_here;
+        let is_oom = is_killed && has_grown(group.oom_kills, OomKills::read());
+        let now = clock::now();
         WorkerFailure {
             host_name: self.spec.host_name.clone(),
             round: group.admission.round,
@@ -50,15 +63,27 @@ impl WorkersDriver {
             local_rank,
             pid: worker.pid,
             end,
-            age: Duration::ZERO,
+            age: now.saturating_duration_since(at),
             error_file: error_file.map(|path| path.to_string_lossy().into_owned()),
             message,
             stderr_tail,
             is_final,
             error_file_age: None,
-            hardware: Vec::new(),
-            oom,
+            hardware: self.hardware.of_failure(now),
+            // A certain one needs a cgroup for each worker.
+            oom: is_oom.then_some(OomKill::Probable),
         }
+    }
+
+    /// Reports what the hardware has reported by now, for the failure of this round. Waits for its reading, but not for long.
+    pub(super) async fn report_hardware(&mut self) {
+        let Some(group) = self.group.as_mut() else { return };
+        let (round, Some(reading)) = (group.admission.round, group.hardware_reading.take()) else {
+            return;
+        };
+        reading.ended().await;
+        let hardware = self.hardware.of_failure(clock::now());
+        self.report(SupervisorEvent::Hardware(round, hardware)).await;
     }
 
     /// Reports to the agent which worker failed first, by the error files of all workers.
@@ -85,11 +110,21 @@ impl WorkersDriver {
         let ended = group.workers.get(&local_rank).and_then(|worker| worker.end.clone());
         // A worker without a reported end was killed with its keeper.
         let (end, at) = ended.unwrap_or((WorkerEnd::KeeperLost, now));
-        let mut cause = self.failure(local_rank, end).await;
-        cause.age = now.saturating_duration_since(at);
-        cause.error_file_age = Some(file_age);
+        let mut cause = self.failure(local_rank, end, at).await;
+        let read_for = clock::now().saturating_duration_since(now);
+        cause.error_file_age = Some(file_age.saturating_add(read_for));
         self.report(SupervisorEvent::Cause(Box::new(cause))).await;
     }
+}
+
+/// Returns true if the kernel has killed a process for lack of memory since `before`: one of this cgroup, or one of the machine if the
+/// cgroup does not count them.
+fn has_grown(before: OomKills, now: OomKills) -> bool {
+    let (before, now) = match now.cgroup {
+        Some(_) => (before.cgroup, now.cgroup),
+        None => (before.machine, now.machine),
+    };
+    before.zip(now).is_some_and(|(before, now)| now > before)
 }
 
 /// Returns the worker with the oldest error file, and the file's age at `wall_now`. Returns `None` if there is no such file, or if the disk
@@ -112,4 +147,27 @@ async fn oldest_error_file(
 async fn read_message(path: PathBuf) -> Option<String> {
     let reading = spawn_blocking(move || error_file::message(&path));
     timeout(limits::FAILURE_OUTPUT_TIMEOUT, reading).await.ok()?.ok().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel has killed a process if the counter of the cgroup has grown since the start of the round, or else that of the machine.
+    #[test]
+    fn kills_of_the_kernel() {
+        let of = |cgroup, machine| OomKills { cgroup, machine };
+        for (before, now, expected) in [
+            (of(Some(1), Some(5)), of(Some(2), Some(6)), true),
+            // Processes of others.
+            (of(Some(1), Some(5)), of(Some(1), Some(6)), false),
+            (of(None, Some(5)), of(None, Some(6)), true),
+            (of(None, Some(5)), of(None, Some(5)), false),
+            // The system did not report it at first.
+            (of(None, None), of(Some(2), Some(6)), false),
+            (of(None, None), of(None, Some(6)), false),
+        ] {
+            assert_eq!(has_grown(before, now), expected, "{before:?} {now:?}");
+        }
+    }
 }

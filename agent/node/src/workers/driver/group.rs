@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Instant};
 use ragent_base::{
     output::{lines::Choice, logs::WorkerFolder, tail::SharedTail},
     spec::StepFinder,
+    sys::memory::OomKills,
 };
 use ragent_core::{
     hang::HangWatch, keeper_watch::KeeperWatch, named_hang::NamedHang, saves::SaveWatch,
@@ -15,7 +16,10 @@ use ragent_rendezvous::{
     message::{Admission, WorkerEnd},
 };
 
-use crate::workers::{health::worker_reports::Unfit, plumbing::StderrTail};
+use crate::workers::{
+    health::{hardware::PendingReading, worker_reports::Unfit},
+    plumbing::StderrTail,
+};
 
 /// The workers of one round.
 pub(super) struct WorkerGroup {
@@ -35,8 +39,10 @@ pub(super) struct WorkerGroup {
     pub(super) named_hang: NamedHang,
     /// True while the state of that worker is read.
     pub(super) is_reading_state: bool,
-    /// The number of processes that the kernel had killed for lack of memory when the round began.
-    pub(super) oom_kills: Option<u64>,
+    /// The processes that the kernel had killed for lack of memory when the round began.
+    pub(super) oom_kills: OomKills,
+    /// The reading of the hardware after the first failure.
+    pub(super) hardware_reading: Option<PendingReading>,
     pub(super) keeper: KeeperWatch,
     /// The time at which the group began to stop.
     pub(super) stopped: Option<Instant>,
@@ -63,6 +69,8 @@ pub(super) struct Worker {
     pub(super) finder: Option<StepFinder>,
     /// The last status line that the worker sent.
     pub(super) status: Option<String>,
+    /// True if this agent has sent it SIGKILL, because its timer has expired.
+    pub(super) is_killed_here: bool,
     /// The file with the worker's stack, if it hung.
     pub(super) stack: Option<PathBuf>,
 }

@@ -1,5 +1,7 @@
 //! Looks at workers that make no progress, and kills a worker that counts as hung.
 
+use std::sync::Arc;
+
 use ragent_base::{
     spec::{Endpoint, RasAddress},
     sys::clock,
@@ -7,7 +9,7 @@ use ragent_base::{
 use ragent_core::{agent::LookOrder, hang::Hang, named_hang::NamedHang};
 use ragent_rendezvous::{
     ids::{JobUid, LocalRank},
-    message::{DIGEST_GROUPS_MAX, Hung},
+    message::{DIGEST_GROUPS_MAX, FACTS_MAX, Hung},
 };
 use tracing::warn;
 
@@ -34,18 +36,25 @@ impl WorkersDriver {
             let files = look_files.get(&local_rank).cloned().unwrap_or_default();
             (local_rank, LookedAt { pid, folder, files, worker_server })
         };
-        let request = LookRequest {
+        let mut request = LookRequest {
             order,
             first_rank: group.admission.first_global_rank,
             world_size: group.admission.world_size,
             store_port: group.admission.master_port,
             workers: running.into_iter().map(worker).collect(),
             py_spy: self.spec.py_spy.clone(),
+            facts: Vec::new(),
         };
         let nccl = self.nccl_address(&group.job_uid).filter(|_| order.asks_nccl);
         let (background, round) = (self.background.clone(), order.round);
+        let (reading, measures) = (self.hardware.start_reading(), Arc::clone(&self.spec.measures));
         tokio::spawn(async move {
             let asked = nccl.map(|address| tokio::spawn(ask_nccl(request.clone(), address)));
+            if let Some(reading) = reading {
+                reading.ended().await;
+            }
+            request.facts = measures.hardware().lines_of_round(clock::now());
+            request.facts.truncate(FACTS_MAX);
             let (mut digest, contents) = look(request).await;
             // Without NCCL, nothing else is awaited.
             digest.has_asked_nccl = order.asks_nccl && asked.is_none();

@@ -14,8 +14,8 @@ use ragent_core::{
     supervisor::GroupEnd,
 };
 use ragent_rendezvous::{
-    ids::{JobUid, Round},
-    message::{Admission, Digest, Hung, StandbyCounts, WorkerFailure},
+    ids::{JobUid, Round, RoundId},
+    message::{Admission, Digest, HardwareFact, Hung, StandbyCounts, WorkerFailure},
 };
 use tokio::sync::mpsc;
 
@@ -72,6 +72,8 @@ pub enum SupervisorEvent {
     Failed(Box<WorkerFailure>),
     /// The failure with the oldest error file of all workers in the group. It is sent before the end of the group.
     Cause(Box<WorkerFailure>),
+    /// The reports of the hardware since the round began. They are sent after a failure, before the end of the group.
+    Hardware(RoundId, Vec<HardwareFact>),
     /// The group has ended, and none of its processes is left.
     Finished(GroupEnd),
     /// The keeper kills the workers because their lease has expired.

@@ -8,7 +8,7 @@ use ragent_base::{
     spec::{
         FLIGHT_RECORDER_FILE, RAS_ADDRESS, RasAddress, StepFinder, Stream, WORKER_SERVER_SOCKET,
     },
-    sys::{clock, memory},
+    sys::{clock, memory::OomKills},
 };
 use ragent_core::{
     hang::HangWatch,
@@ -51,6 +51,7 @@ impl WorkersDriver {
         if let Some(worker_reports) = &mut self.worker_reports {
             worker_reports.forget();
         }
+        self.hardware.begin(clock::now());
         let keeper = KeeperWatch::new(clock::now(), self.lease);
         self.group = Some(WorkerGroup {
             machine,
@@ -59,7 +60,8 @@ impl WorkersDriver {
             workers,
             choices,
             hang: None,
-            oom_kills: memory::oom_kills(),
+            oom_kills: OomKills::read(),
+            hardware_reading: None,
             steps: StepWatch::default(),
             saves: SaveWatch::new(size),
             has_ignored_save: false,

@@ -23,6 +23,7 @@ use ragent_base::{
     spec::{
         EventDestination, JobFiles, LaunchMethod, ObservationSpec, Output, Signaled, WorkerCommand,
     },
+    sys::memory::OomKills,
 };
 use ragent_core::{
     keeper_watch::KeeperWatch, named_hang::NamedHang, saves::SaveWatch, steps::StepWatch,
@@ -124,13 +125,15 @@ impl Fixture {
             is_looking: false,
             named_hang: NamedHang::default(),
             is_reading_state: false,
-            oom_kills: None,
+            oom_kills: OomKills::default(),
+            hardware_reading: None,
             keeper: KeeperWatch::new(now, None),
             stopped: None,
             signaled: None,
         };
         let driver = WorkersDriver {
             standbys: HeldStandbys::prepare(&spec),
+            hardware: HardwareWatch::new(Arc::clone(&spec.measures)),
             gpus: Arc::new(HeldGpus::new(spec.held_gpu_timeout)),
             spec,
             keeper: None,

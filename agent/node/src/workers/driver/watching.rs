@@ -50,6 +50,11 @@ impl WorkersDriver {
                         "a worker's timer has expired; killing the worker"
                     );
                     let _ = kill(pid, signal);
+                    let workers =
+                        self.group.iter_mut().flat_map(|group| group.workers.values_mut());
+                    workers
+                        .filter(|worker| worker.pid.cast_signed() == pid.as_raw())
+                        .for_each(|worker| worker.is_killed_here |= signal == Signal::SIGKILL);
                 }
                 Ok(_) | Err(_) => {
                     warn!(

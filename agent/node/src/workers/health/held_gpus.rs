@@ -11,7 +11,7 @@ use std::{
     fmt,
     path::Path,
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -25,11 +25,10 @@ use tracing::{info, warn};
 
 use crate::workers::limits;
 
-/// The GPUs of this node. Their driver is opened at the first use.
+/// The GPUs of this node. Their driver is open only during a wait: it resets no GPU that a process has open.
 #[derive(Debug)]
 pub(crate) struct HeldGpus {
     timeout: Duration,
-    driver: OnceLock<Option<Nvml>>,
     /// True if the driver has not answered in time. It is not asked again.
     is_stuck: AtomicBool,
 }
@@ -64,7 +63,7 @@ struct Holder {
 impl HeldGpus {
     /// Creates a handle. Each wait lasts at most `timeout`.
     pub(crate) fn new(timeout: Duration) -> Self {
-        Self { timeout, driver: OnceLock::new(), is_stuck: AtomicBool::new(false) }
+        Self { timeout, is_stuck: AtomicBool::new(false) }
     }
 
     /// Waits until no ended process holds a GPU, or until the timeout.
@@ -85,12 +84,11 @@ impl HeldGpus {
 
     fn wait_blocking(&self) {
         // Without a driver, this returns an error at once.
-        let open = || is_on_the_host().then(|| Nvml::init().ok()).flatten();
-        let Some(driver) = self.driver.get_or_init(open) else { return };
+        let Some(driver) = is_on_the_host().then(|| Nvml::init().ok()).flatten() else { return };
         let deadline = clock::now_blocking() + self.timeout;
         let mut is_reported = false;
         loop {
-            let holders = match holders(driver) {
+            let holders = match holders(&driver) {
                 Ok(holders) if holders.is_empty() => return,
                 Ok(holders) => holders,
                 // Waiting is not possible. Workers notice by themselves if memory is short.

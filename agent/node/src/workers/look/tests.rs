@@ -119,6 +119,7 @@ async fn workers_are_described() {
         store_port: port,
         workers: (0..).zip(&pids).map(worker).collect(),
         py_spy: Some(fake_spy(folder.path(), FRAMES)),
+        facts: Vec::new(),
     };
     let (digest, contents) = look(request.clone()).await;
     assert_eq!((digest.round, digest.look), (request.order.round, 3));
@@ -180,6 +181,7 @@ async fn hung_log_folder_delays_no_digest() {
         store_port: 1,
         workers: BTreeMap::from([(LocalRank(0), worker)]),
         py_spy: None,
+        facts: Vec::new(),
     };
     for number in [3, 4] {
         request.order.number = number;
@@ -211,6 +213,7 @@ async fn lines_stay_on_the_node() {
         store_port: 1,
         workers: BTreeMap::from([(LocalRank(0), worker)]),
         py_spy: Some(fake_spy(folder.path(), FRAMES)),
+        facts: Vec::new(),
     };
     let (digest, contents) = look(request.clone()).await;
     assert!(contents.is_empty());

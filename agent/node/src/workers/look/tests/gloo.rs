@@ -89,6 +89,7 @@ impl Job {
             store_port: self.port,
             workers: (0..).zip(&self.started.0).map(worker).collect(),
             py_spy: py_spy.exists().then_some(py_spy),
+            facts: Vec::new(),
         })
         .await;
         digest

@@ -1,0 +1,256 @@
+use std::time::Duration;
+
+use super::*;
+
+/// A node with two GPUs and two ports, and its clock.
+struct Fixture {
+    hardware: Hardware,
+    now: Instant,
+}
+
+fn gpu(number: u32) -> Gpu {
+    Gpu { number, recovery_action: Some(0), ..Gpu::default() }
+}
+
+fn port(name: &str, is_active: bool, link_downed: u64) -> Port {
+    Port { name: name.to_owned(), is_active, link_downed: Some(link_downed) }
+}
+
+fn gpus(gpus: &[Gpu]) -> Reading {
+    Reading { gpus: Some(gpus.to_vec()), ports: None }
+}
+
+fn ports(ports: &[Port]) -> Reading {
+    Reading { gpus: None, ports: Some(ports.to_vec()) }
+}
+
+impl Fixture {
+    /// A second of its first round has passed.
+    fn new() -> Self {
+        let now = crate::some_instant();
+        let mut t = Self { hardware: Hardware::default(), now };
+        t.hardware.handle_round(now);
+        t.read(gpus(&[gpu(0), gpu(1)]));
+        t.read(ports(&[port("mlx5_0", true, 7), port("mlx5_1", false, 0)]));
+        t.pass(1_000);
+        t
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.now += Duration::from_millis(ms);
+    }
+
+    /// Returns the sentences of what is new.
+    fn read(&mut self, reading: Reading) -> Vec<String> {
+        let news = self.hardware.handle_reading(self.now, reading);
+        news.into_iter().map(|news| news.text).collect()
+    }
+
+    fn xid(&mut self, gpu: u32, xid: u64) -> Option<Need> {
+        self.hardware.handle_xid(self.now, gpu, xid).map(|news| news.need)
+    }
+
+    /// Returns what joins a failure, with ages in milliseconds.
+    fn failure(&self) -> Vec<(String, u128)> {
+        let facts = self.hardware.of_failure(self.now);
+        facts
+            .into_iter()
+            .map(|fact| (fact.text, fact.age.map_or(0, |age| age.as_millis())))
+            .collect()
+    }
+
+    /// Returns the texts of what joins a failure.
+    fn texts(&self) -> Vec<String> {
+        self.failure().into_iter().map(|(text, _)| text).collect()
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.hardware.lines(self.now)
+    }
+}
+
+/// A failure gets the errors since its round began, with their age, and nothing from earlier rounds.
+#[test]
+fn failure_gets_the_errors_of_its_round() {
+    let mut t = Fixture::new();
+    assert_eq!(t.failure(), []);
+    assert_eq!(t.xid(1, 79), Some(Need::Replace));
+    t.pass(400);
+    let text = "GPU 1 reported XID 79 (fell off the bus)".to_owned();
+    assert_eq!(t.failure(), [(text, 400)]);
+    t.hardware.handle_round(t.now);
+    t.pass(1);
+    assert_eq!(t.failure(), []);
+    assert_eq!(t.lines(), ["GPU 1 reported XID 79 (fell off the bus) 0.4 s ago"]);
+}
+
+/// What a GPU reports within a minute after a serious error is left out as a consequence. What it has reported before stays, and so does
+/// what other devices report. The worst is first, and of these the newest.
+#[test]
+fn consequences_are_left_out() {
+    let mut t = Fixture::new();
+    t.xid(1, 13);
+    t.pass(10);
+    t.xid(1, 119);
+    t.pass(10);
+    t.xid(1, 45);
+    t.xid(0, 31);
+    t.pass(10);
+    t.xid(1, 79);
+    t.pass(10);
+    let expected = [
+        ("GPU 1 reported XID 79 (fell off the bus)".to_owned(), 10),
+        ("GPU 1 reported XID 119 (GSP RPC time-out)".to_owned(), 30),
+        ("GPU 0 reported XID 31 (memory page fault)".to_owned(), 20),
+        ("GPU 1 reported XID 13 (graphics engine exception)".to_owned(), 40),
+    ];
+    assert_eq!(t.failure(), expected);
+    assert_eq!(t.lines().len(), 5);
+    assert_eq!(t.lines()[0], "GPU 1 reported XID 79 (fell off the bus) 0.0 s ago");
+    // An error that comes much later has another cause.
+    let mut t = Fixture::new();
+    t.xid(1, 119);
+    t.pass(60_001);
+    t.xid(1, 45);
+    assert_eq!(t.failure().len(), 2);
+}
+
+/// A missing GPU does not hide a port that is down.
+#[test]
+fn devices_without_a_gpu_hide_nothing() {
+    let mut t = Fixture::new();
+    t.read(gpus(&[gpu(0)]));
+    t.read(ports(&[port("mlx5_0", false, 7)]));
+    assert_eq!(t.texts(), ["1 of 2 GPUs was found missing", "port mlx5_0 was found down"]);
+}
+
+/// A GPU that becomes unavailable needs a repair.
+#[test]
+fn unavailable_gpu_is_noted() {
+    let mut t = Fixture::new();
+    let news = t.hardware.handle_unavailable(t.now, 1);
+    assert_eq!(news.map(|news| news.need), Some(Need::Replace));
+    assert_eq!(t.texts(), ["GPU 1 became unavailable"]);
+}
+
+/// An error that repeats is one report with its last time and its number, and is news once a round.
+#[test]
+fn repeated_errors_are_counted() {
+    let mut t = Fixture::new();
+    assert_eq!(t.xid(0, 13), Some(Need::Program));
+    t.pass(100);
+    assert_eq!(t.xid(0, 13), None);
+    t.pass(100);
+    let text = "GPU 0 reported XID 13 (graphics engine exception) 2 times, the last one".to_owned();
+    assert_eq!(t.failure(), [(text, 100)]);
+    t.hardware.handle_round(t.now);
+    t.pass(100);
+    assert_eq!(t.xid(0, 13), Some(Need::Program));
+    let text = "GPU 0 reported XID 13 (graphics engine exception)".to_owned();
+    assert_eq!(t.failure(), [(text, 0)]);
+}
+
+/// What has become worse between two readings is noted, and what was so before is not.
+#[test]
+fn readings_are_compared() {
+    let mut t = Fixture::new();
+    let reset = Gpu { recovery_action: Some(1), is_remap_pending: true, ..gpu(1) };
+    let news = t.read(gpus(&[gpu(0), reset.clone()]));
+    assert_eq!(news, ["GPU 1 asked for a reset", "GPU 1 was found with a pending row remap"]);
+    assert_eq!(t.read(gpus(&[gpu(0), reset.clone()])), Vec::<String>::new());
+    t.pass(100);
+    assert_eq!(t.failure().len(), 2);
+    t.hardware.handle_round(t.now);
+    t.read(gpus(&[gpu(0), reset.clone()]));
+    t.pass(100);
+    let states =
+        ["GPU 1 asks for a reset", "GPU 1 has a pending row remap, which a reset completes"];
+    assert_eq!(t.lines(), states);
+    let failed = Gpu { has_remap_failed: true, ..reset };
+    assert_eq!(t.read(gpus(&[gpu(0), failed])), ["GPU 1 was found with a failed row remap"]);
+    t.read(gpus(&[gpu(0), gpu(1)]));
+    assert_eq!(t.lines()[0], "GPU 1 was found with a failed row remap 0.0 s ago");
+}
+
+/// What the first reading finds is no news. A failure gets it without a time if it needs a reset or a repair.
+#[test]
+fn first_reading_is_no_report() {
+    let now = crate::some_instant();
+    let mut t = Fixture { hardware: Hardware::default(), now };
+    t.hardware.handle_round(now);
+    t.pass(1_000);
+    let news = t.read(gpus(&[Gpu { has_remap_failed: true, ..gpu(0) }]));
+    assert_eq!(news, Vec::<String>::new());
+    let text = "GPU 0 has a failed row remap, and must be replaced";
+    assert_eq!(t.lines(), [text]);
+    assert_eq!(t.hardware.of_failure(t.now), [HardwareFact { text: text.to_owned(), age: None }]);
+}
+
+/// A state that lasts joins the failures of all rounds, and a port that stays down only that of its round. What the first reading of a
+/// round finds was there before.
+#[test]
+fn lasting_states_join_later_failures() {
+    let mut t = Fixture::new();
+    let lost = Gpu { recovery_action: Some(1), ..gpu(1) };
+    t.read(gpus(&[gpu(0), lost.clone()]));
+    t.read(ports(&[port("mlx5_0", false, 7)]));
+    t.xid(0, 31);
+    assert_eq!(t.texts().len(), 3);
+    t.pass(1_000);
+    t.hardware.handle_round(t.now);
+    t.pass(1_000);
+    let failed = Gpu { has_remap_failed: true, ..gpu(0) };
+    assert_eq!(t.read(gpus(&[failed.clone(), lost.clone()])).len(), 1);
+    let states = ["GPU 0 has a failed row remap, and must be replaced", "GPU 1 asks for a reset"];
+    assert_eq!(t.texts(), states);
+    assert!(t.hardware.of_failure(t.now).iter().all(|fact| fact.age.is_none()));
+    let lines = t.hardware.lines_of_round(t.now);
+    assert_eq!(lines, [states[0], states[1], "port mlx5_0 is down"]);
+    assert_eq!(t.lines().len(), 4);
+}
+
+/// A GPU that is gone is missing from the number at the start. A driver that cannot be asked says nothing.
+#[test]
+fn missing_gpus_are_noted() {
+    let mut t = Fixture::new();
+    assert_eq!(t.read(gpus(&[gpu(0)])), ["1 of 2 GPUs was found missing"]);
+    assert_eq!(t.read(Reading::default()), Vec::<String>::new());
+    assert_eq!(t.lines(), ["1 of 2 GPUs is missing"]);
+    assert_eq!(t.hardware.devices().as_deref(), Some("1 GPU, 2 ports"));
+}
+
+/// A port that was active counts, and one that was never active does not. Lost links are counted from the reading before.
+#[test]
+fn ports_are_compared() {
+    let mut t = Fixture::new();
+    let news = t.read(ports(&[port("mlx5_0", false, 9), port("mlx5_1", false, 0)]));
+    let expected =
+        ["port mlx5_0 was found down", "port mlx5_0 was found to have lost its link 2 times"];
+    assert_eq!(news, expected);
+    assert_eq!(t.lines()[0], "port mlx5_0 is down");
+    let news = t.read(ports(&[port("mlx5_0", true, 1), port("mlx5_1", true, 0)]));
+    assert_eq!(news, Vec::<String>::new(), "the counter was reset");
+    let news = t.read(ports(&[port("mlx5_0", true, 2)]));
+    assert_eq!(news, ["port mlx5_0 was found to have lost its link once"]);
+}
+
+/// A flood of errors stays within the limits, and does not displace what is serious.
+#[test]
+fn floods_are_bounded() {
+    let mut t = Fixture::new();
+    t.xid(1, 79);
+    for xid in 1_000..11_000 {
+        t.pass(1);
+        t.xid(0, xid);
+    }
+    assert_eq!(t.lines().len(), limits::HARDWARE_NOTED_MAX);
+    assert_eq!(t.failure()[0].0, "GPU 1 reported XID 79 (fell off the bus)");
+    for gpu in 2..20 {
+        t.xid(gpu, 79);
+    }
+    assert_eq!(t.failure().len(), HARDWARE_FACTS_MAX);
+    let name = "ä".repeat(1_000);
+    t.read(ports(&[port(&name, true, 1)]));
+    t.read(ports(&[port(&name, false, 2)]));
+    assert!(t.lines().iter().all(|line| line.len() <= LINE_MAX));
+}

@@ -1,0 +1,400 @@
+//! Reads the state of GPUs and network ports, and waits for errors of GPUs.
+//!
+//! 1. While workers run, a thread has the library of NVIDIA's driver (NVML) open, and sleeps until a GPU reports an error.
+//! 2. A second after the last worker it closes the library, because the driver resets no GPU that a process has open.
+//! 3. Another thread reads the state: at the start of a round, after an error, after a failure and for a look. A driver that hangs delays
+//!    nothing, and no error is missed while it answers.
+//!
+//! Without the library and without ports nothing runs.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Instant,
+};
+
+use nvml_wrapper::{
+    Device, EventSet, Nvml,
+    bitmasks::event::EventTypes,
+    enums::{device::SampleValue, event::XidError},
+    error::NvmlError,
+    structs::device::FieldId,
+};
+use ragent_base::{
+    report::measures::NodeMeasures,
+    sys::{
+        clock,
+        host::{Host, ThisHost, rdma_ports},
+        unix,
+    },
+};
+use ragent_core::hardware::{Gpu, News, Reading};
+use ragent_rendezvous::message::HardwareFact;
+use tokio::{runtime::Handle, sync::watch, time::timeout};
+use tracing::{info, warn};
+
+use crate::workers::limits;
+
+/// The hardware of this node. Dropping it ends its thread.
+#[derive(Debug)]
+pub(crate) struct HardwareWatch {
+    watched: Arc<Watched>,
+    /// True if the thread was started.
+    is_started: bool,
+}
+
+#[derive(Debug)]
+struct Watched {
+    measures: Arc<NodeMeasures>,
+    runtime: Handle,
+    demand: Mutex<Demand>,
+    changed: Condvar,
+    /// The library, while the thread has it open.
+    library: Mutex<Option<Arc<Nvml>>>,
+    /// True if it is known that the library cannot be opened.
+    has_failed: AtomicBool,
+    /// The GPUs that workers may use, as they were when the library was first opened.
+    numbers: OnceLock<GpuNumbers>,
+    /// True if there is something to read.
+    has_devices: AtomicBool,
+    asked: Mutex<Asked>,
+    /// The number of the newest reading that has ended.
+    done: watch::Sender<u64>,
+}
+
+/// The numbers of GPUs by UUID. The library numbers them in another way once it has lost one of them.
+type GpuNumbers = BTreeMap<String, u32>;
+
+/// The work of the thread.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Demand {
+    /// Nothing now.
+    None,
+    /// Workers run, since this time.
+    Workers(Instant),
+    /// The agent ends.
+    End,
+}
+
+/// The readings that were asked for.
+#[derive(Debug, Default)]
+struct Asked {
+    /// The number of the newest one.
+    newest: u64,
+    /// True while one runs. If it never ends, there is no further one.
+    is_running: bool,
+}
+
+/// A reading that was asked for.
+#[derive(Debug)]
+pub(crate) struct PendingReading {
+    number: u64,
+    done: watch::Receiver<u64>,
+}
+
+impl PendingReading {
+    /// Waits until it has ended, but not for long: a driver may never answer.
+    pub(crate) async fn ended(mut self) {
+        let ended = self.done.wait_for(|done| *done >= self.number);
+        let _ = timeout(limits::HARDWARE_TIMEOUT, ended).await;
+    }
+}
+
+impl HardwareWatch {
+    /// Watches nothing before the first round.
+    pub(crate) fn new(measures: Arc<NodeMeasures>) -> Self {
+        let watched = Watched {
+            measures,
+            runtime: Handle::current(),
+            demand: Mutex::new(Demand::None),
+            changed: Condvar::new(),
+            library: Mutex::default(),
+            has_failed: AtomicBool::new(false),
+            numbers: OnceLock::new(),
+            has_devices: AtomicBool::new(false),
+            asked: Mutex::default(),
+            done: watch::Sender::new(0),
+        };
+        Self { watched: Arc::new(watched), is_started: false }
+    }
+
+    /// Notes that a round begins, and starts to watch.
+    pub(crate) fn begin(&mut self, now: Instant) {
+        self.watched.measures.hardware().handle_round(now);
+        self.watched.demand(Demand::Workers(now));
+        if !self.is_started {
+            self.is_started = true;
+            let watched = Arc::clone(&self.watched);
+            let thread = thread::Builder::new().name("gpu-errors".to_owned());
+            if let Err(error) = thread.spawn(move || watched.run()) {
+                info!(%error, "failed to start the thread that waits for errors of GPUs");
+            }
+        }
+        self.watched.start_reading();
+    }
+
+    /// Notes that the round has ended.
+    pub(crate) fn end(&self) {
+        self.watched.demand(Demand::None);
+    }
+
+    /// Starts to read the state of the devices. Returns `None` if there is nothing to read.
+    pub(crate) fn start_reading(&self) -> Option<PendingReading> {
+        let is_there = self.watched.has_devices.load(Ordering::Relaxed);
+        is_there.then(|| self.watched.start_reading())
+    }
+
+    /// Returns what joins a failure.
+    pub(crate) fn of_failure(&self, now: Instant) -> Vec<HardwareFact> {
+        self.watched.measures.hardware().of_failure(now)
+    }
+}
+
+impl Drop for HardwareWatch {
+    fn drop(&mut self) {
+        self.watched.demand(Demand::End);
+    }
+}
+
+impl Watched {
+    fn demand(&self, demand: Demand) {
+        *lock(&self.demand) = demand;
+        self.changed.notify_all();
+    }
+
+    /// Waits until the demand is such. Returns it.
+    fn wait_until(&self, is_such: impl Fn(Demand) -> bool) -> Demand {
+        let waited = self.changed.wait_while(lock(&self.demand), |demand| !is_such(*demand));
+        *waited.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for errors of GPUs while there are workers, until the agent ends.
+    fn run(self: Arc<Self>) {
+        while let Demand::Workers(began) = self.wait_until(|demand| demand != Demand::None) {
+            let library = self.open();
+            let numbers = library.as_deref().and_then(|library| self.numbers(library));
+            if let (Some(library), Some(numbers)) = (&library, numbers) {
+                *lock(&self.library) = Some(Arc::clone(library));
+                self.watch(library, numbers);
+            }
+            if lock(&self.demand).eq(&Demand::Workers(began)) {
+                self.wait_until(|demand| demand != Demand::Workers(began));
+            }
+            *lock(&self.library) = None;
+        }
+    }
+
+    /// Waits for errors of GPUs while there are workers, or until the driver reports no further ones.
+    fn watch(self: &Arc<Self>, library: &Nvml, numbers: &GpuNumbers) {
+        // A GPU that is lost may end the wait.
+        for _ in 0..limits::GPU_WATCH_TRIES {
+            let gpus = devices(library, numbers);
+            let Some(reports) = register(library, &gpus, &[XID, RECOVERY_ACTION]) else { return };
+            // The library names neither of the newer kinds, so that this one has a set of its own.
+            let losses = register(library, &gpus, &[UNAVAILABLE]);
+            let number_of = |found: &Device<'_>| {
+                let is_same =
+                    |gpu: &Device<'_>| unix::gpu_identity(gpu) == unix::gpu_identity(found);
+                gpus.iter().find(|(_, gpu)| is_same(gpu)).map(|(number, _)| *number)
+            };
+            // Something may have changed before the registration.
+            self.start_reading();
+            let error = loop {
+                match reports.wait(limits::GPU_EVENT_WAIT_MS) {
+                    Ok(event) => {
+                        self.handle_xid(number_of(&event.device), event.event_data);
+                        self.start_reading();
+                    }
+                    Err(NvmlError::Timeout) => {}
+                    Err(error) => break error,
+                }
+                if let Some(Ok(event)) = losses.as_ref().map(|losses| losses.wait(0)) {
+                    if let Some(gpu) = number_of(&event.device) {
+                        let now = clock::now_blocking();
+                        log_all(&self.measures.hardware().handle_unavailable(now, gpu));
+                    }
+                    self.start_reading();
+                }
+                // The library cannot be woken up, so it waits for a second at most.
+                if !matches!(*lock(&self.demand), Demand::Workers(_)) {
+                    return;
+                }
+            };
+            info!(%error, "the GPU driver has ended the wait for errors");
+            self.start_reading();
+        }
+    }
+
+    fn handle_xid(&self, gpu: Option<u32>, error: Option<XidError>) {
+        let (Some(gpu), Some(error)) = (gpu, error) else { return };
+        let xid = match error {
+            XidError::Value(xid) => xid,
+            // The number that the library has for it.
+            XidError::Unknown => 999,
+        };
+        log_all(&self.measures.hardware().handle_xid(clock::now_blocking(), gpu, xid));
+    }
+
+    /// Starts to read the state of the devices. While a reading runs, a further one follows it.
+    fn start_reading(self: &Arc<Self>) -> PendingReading {
+        let mut asked = lock(&self.asked);
+        asked.newest += 1;
+        let (number, done) = (asked.newest, self.done.subscribe());
+        if !std::mem::replace(&mut asked.is_running, true) {
+            let watched = Arc::clone(self);
+            self.runtime.spawn_blocking(move || watched.read_all());
+        }
+        PendingReading { number, done }
+    }
+
+    /// Reads the state of the devices until no further reading was asked for.
+    fn read_all(&self) {
+        loop {
+            let newest = lock(&self.asked).newest;
+            self.take(Reading { gpus: None, ports: rdma_ports(&ThisHost) });
+            // The lock is not held while the driver answers.
+            let library = lock(&self.library).clone().or_else(|| self.open());
+            let gpus = library.and_then(|library| read_gpus(&library, self.numbers(&library)?));
+            self.take(Reading { gpus, ports: None });
+            let devices = self.measures.hardware().devices();
+            if let Some(devices) = devices
+                && !self.has_devices.swap(true, Ordering::Relaxed)
+            {
+                info!(devices, "the hardware of this node is read for health");
+            }
+            self.done.send_replace(newest);
+            let mut asked = lock(&self.asked);
+            if asked.newest == newest {
+                asked.is_running = false;
+                return;
+            }
+        }
+    }
+
+    fn take(&self, reading: Reading) {
+        log_all(&self.measures.hardware().handle_reading(clock::now_blocking(), reading));
+    }
+
+    /// Opens the library. Logs once if that fails on a machine that has it.
+    fn open(&self) -> Option<Arc<Nvml>> {
+        match Nvml::init() {
+            Ok(library) => Some(Arc::new(library)),
+            Err(NvmlError::LibloadingError(_)) => None,
+            Err(error) => {
+                if !self.has_failed.swap(true, Ordering::Relaxed) {
+                    info!(%error, "the GPU driver does not answer; its GPUs are not watched");
+                }
+                None
+            }
+        }
+    }
+
+    fn numbers(&self, library: &Nvml) -> Option<&GpuNumbers> {
+        if self.numbers.get().is_none() {
+            // Another thread may have set the same numbers.
+            let _ = self.numbers.set(numbers(library)?);
+        }
+        self.numbers.get()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn log_all<'a>(news: impl IntoIterator<Item = &'a News>) {
+    for News { need, text } in news {
+        if need.is_serious() { warn!("{text}") } else { info!("{text}") }
+    }
+}
+
+/// Returns the numbers of the GPUs that workers may use. Parts of GPUs (MIG) are not among them: an error of the whole may be another job's.
+fn numbers(library: &Nvml) -> Option<GpuNumbers> {
+    let visible: BTreeSet<String> = ThisHost.gpus().into_iter().map(|gpu| gpu.uuid).collect();
+    let number = |number| {
+        let uuid = library.device_by_index(number).ok()?.uuid().ok()?;
+        visible.contains(&uuid).then_some((uuid, number))
+    };
+    Some((0..library.device_count().ok()?).filter_map(number).collect())
+}
+
+/// Returns the GPUs that answer, with their numbers.
+fn devices<'a>(library: &'a Nvml, numbers: &GpuNumbers) -> Vec<(u32, Device<'a>)> {
+    let count = library.device_count().unwrap_or(0);
+    let gpus = (0..count).filter_map(|index| library.device_by_index(index).ok());
+    gpus.filter_map(|gpu| Some((*numbers.get(&gpu.uuid().ok()?)?, gpu))).collect()
+}
+
+/// Newer drivers report also that the recovery action has changed, and that a GPU became unavailable.
+const XID: EventTypes = EventTypes::CRITICAL_XID_ERROR;
+const RECOVERY_ACTION: EventTypes = EventTypes::from_bits_retain(0x8000);
+const UNAVAILABLE: EventTypes = EventTypes::from_bits_retain(0x4000);
+
+/// Registers for those of these events that the GPUs report. Returns `None` if none of them reports any.
+fn register<'a>(
+    library: &'a Nvml,
+    gpus: &[(u32, Device<'a>)],
+    types: &[EventTypes],
+) -> Option<EventSet<'a>> {
+    // A refusal frees the set, so that each type is tried with a set of its own.
+    let is_accepted = |gpu: &Device<'a>, types: EventTypes| {
+        let set = library.create_event_set();
+        set.is_ok_and(|set| gpu.register_events(types, set).is_ok())
+    };
+    let accepted = |gpu: &Device<'a>| {
+        let accepted = types.iter().filter(|types| is_accepted(gpu, **types));
+        accepted.fold(EventTypes::empty(), |all, types| all.union(*types))
+    };
+    let all = gpus.iter().map(|(_, gpu)| (gpu, accepted(gpu)));
+    let mut all: Vec<_> = all.filter(|(_, types)| !types.is_empty()).collect();
+    loop {
+        let mut registered = 0;
+        let set = all.iter().try_fold(library.create_event_set().ok()?, |set, (gpu, types)| {
+            let set = gpu.register_events(*types, set).ok()?;
+            registered += 1;
+            Some(set)
+        });
+        match set {
+            Some(_) if all.is_empty() => return None,
+            Some(set) => return Some(set),
+            // The others are registered without the GPU that refuses now.
+            None => drop(all.remove(registered)),
+        }
+    }
+}
+
+/// Reads the state of the GPUs that workers may use. Returns `None` if the driver does not list any.
+fn read_gpus(library: &Nvml, numbers: &GpuNumbers) -> Option<Vec<Gpu>> {
+    library.device_count().ok()?;
+    let gpus = devices(library, numbers);
+    Some(gpus.iter().map(|(number, gpu)| read_gpu(*number, gpu)).collect())
+}
+
+fn read_gpu(number: u32, gpu: &Device<'_>) -> Gpu {
+    /// The names of NVML for these are `REMAPPED_PENDING`, `REMAPPED_FAILURE` and `GET_GPU_RECOVERY_ACTION`.
+    const FIELDS: [FieldId; 3] = [FieldId(144), FieldId(145), FieldId(230)];
+    let values = gpu.field_values_for(&FIELDS).unwrap_or_default();
+    // A driver without a field returns an error in its place.
+    let value = |place: usize| match values.get(place)?.as_ref().ok()?.value.as_ref().ok()? {
+        SampleValue::U32(value) => Some(u64::from(*value)),
+        SampleValue::U64(value) => Some(*value),
+        SampleValue::I64(value) => u64::try_from(*value).ok(),
+        SampleValue::F64(_) => None,
+    };
+    Gpu {
+        number,
+        recovery_action: value(2),
+        is_remap_pending: value(0).is_some_and(|value| value != 0),
+        has_remap_failed: value(1).is_some_and(|value| value != 0),
+    }
+}
+
+/// Reads the state of all devices of this machine once, for `ragent doctor`.
+pub fn read_once() -> Reading {
+    let gpus = Nvml::init().ok().and_then(|library| read_gpus(&library, &numbers(&library)?));
+    Reading { gpus, ports: rdma_ports(&ThisHost) }
+}
