@@ -4,6 +4,7 @@
 
 mod etcd;
 mod fixed;
+mod health;
 mod memory;
 mod notices;
 mod scale;

@@ -17,6 +17,7 @@ mod election;
 mod etcd;
 mod fault;
 mod fixed;
+mod health;
 mod host;
 mod jobs;
 mod keeper;
@@ -56,6 +57,8 @@ use driver::Waiting;
 use etcd::{Etcd, StoreEvent};
 use fault::Fault;
 use fixed::Fixed;
+use health::Health;
+pub use health::HealthTotals;
 use host::{Host, Process};
 use keeper::Keeper;
 use links::{Incoming, LinkEvent};
@@ -117,6 +120,8 @@ pub struct World {
     memory: Option<Box<Memory>>,
     /// The long pauses of the workers. `None` for jobs without.
     stalls: Option<Box<Stalls>>,
+    /// The unhealthy machines. `None` for jobs without.
+    health: Option<Box<Health>>,
     /// The time during which faults occur.
     faulty: Duration,
     /// The events of such a job that its rules need.
@@ -154,6 +159,8 @@ enum Event {
     Memory(MemoryEvent),
     /// An event of a job whose workers make long pauses.
     Stall(StallEvent),
+    /// The machine of a host becomes unhealthy, or healthy again.
+    Health { host: usize, fails: bool },
     /// An event of the store.
     Store(StoreEvent),
     /// A fault occurs.
@@ -277,6 +284,7 @@ impl World {
             training: None,
             memory: None,
             stalls: None,
+            health: None,
             faulty: FAULTY,
             chronicle: Chronicle::default(),
             random,
@@ -352,6 +360,7 @@ impl World {
         }
         self.happen(event);
         self.check_memory()?;
+        self.check_machines()?;
         if !self.check_training()? {
             return Ok(false);
         }
@@ -404,6 +413,7 @@ impl World {
             Event::Training(event) => self.happen_in_training(event),
             Event::Memory(event) => self.happen_in_memory(event),
             Event::Stall(event) => self.happen_in_stalls(event),
+            Event::Health { host, fails } => self.happen_in_machine(host, fails),
             Event::Store(event) => self.happen_in_store(event),
             Event::Fault(fault) => self.strike(fault),
         }

@@ -301,8 +301,8 @@ impl Rendezvous {
     }
 
     /// Takes back all quarantined nodes that may be recalled, because the job cannot continue
-    /// without them.
-    pub(super) fn recall(&mut self) {
+    /// without them. Those whose machines are unhealthy may still get no place.
+    pub(super) fn recall(&mut self, now: Instant, shared: SharedSettings) {
         for id in &self.roster.quarantined().recallable().clone() {
             info!(node = %id, "quarantine ended early: the job needs the node");
             if let Some(node) = self.roster.get_mut(id) {
@@ -311,6 +311,7 @@ impl Rendezvous {
             self.event_of(None, id, EventKind::NodeReleased { early: true });
             self.index_readiness(id);
         }
+        self.set_aside(now, shared);
     }
 
     /// Takes back nodes whose quarantine has lasted for a quiet time.

@@ -37,7 +37,7 @@ impl Rendezvous {
             return true;
         }
         if !is_enough(self.candidates(shared), shared) && self.reaches_min(shared) {
-            self.recall();
+            self.recall(now, shared);
         }
         let ready = self.candidates(shared);
         let is_empty = self.roster.is_empty();
@@ -195,6 +195,7 @@ impl Rendezvous {
             host_name: self.host_name(id),
             is_confirmed_dead: false,
         });
+        self.record_aside(now);
         self.record_admission(now, workers, newcomer_count);
         self.begin_keeping(round, &table, checkpoint);
         self.remember();
@@ -210,7 +211,6 @@ impl Rendezvous {
             is_look_due: false,
             saved: SavedSteps::default(),
         }));
-        self.record_aside(now);
         for id in &placed {
             if let Some(node) = self.roster.get_mut(id) {
                 node.placed_with = node.report.unhealthy.as_ref().map(|unhealthy| unhealthy.class);

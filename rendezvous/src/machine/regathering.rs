@@ -161,7 +161,10 @@ impl Rendezvous {
             return false;
         }
         if !is_enough(ready, shared) {
-            self.recall();
+            self.recall(now, shared);
+            if !is_enough(self.candidates(shared), shared) {
+                return true;
+            }
         }
         self.complete(now, shared)
     }

@@ -174,7 +174,6 @@ impl Rendezvous {
             return false;
         }
         let Some(reason) = self.bad_machine(now, id) else { return false };
-        self.valve_note(now, id);
         self.restart(now, reason, Some(now), None);
         true
     }
@@ -189,7 +188,6 @@ impl Rendezvous {
         info!(round = %regathering.group.round, node = %id, "failure not charged: the machine is unhealthy");
         regathering.reason = reason;
         regathering.loss = Some(now);
-        self.valve_note(now, id);
         self.record_free_failure(FreeReason::BadMachine);
         true
     }
@@ -212,14 +210,6 @@ impl Rendezvous {
         let others = self.fit_without(id);
         let is_enough = others >= shared.nodes.min() as usize && others > 0;
         is_enough && self.valve.allows(now, id, &unfit.kind, (limit(others, shared), 0))
-    }
-
-    /// Notes that a node will be set aside when the next round is formed.
-    fn valve_note(&mut self, now: Instant, id: &NodeId) {
-        let kind = self.roster.get(id).and_then(RosterNode::unfit).map(|unfit| unfit.kind);
-        if let Some(kind) = kind.filter(|kind| !self.valve.has(now, id, kind)) {
-            self.valve.note(now, id, &kind);
-        }
     }
 
     /// Returns the number of other nodes that can take part in the next round, and have no reason against it.

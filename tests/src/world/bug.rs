@@ -192,6 +192,14 @@ pub enum Bug {
     LostLook,
     /// A node answers each look with what it has seen in its first one. Breaks rule ai.
     OldDigest,
+    /// A registration does not repeat what the node has reported about its machine. Breaks rules aj and am.
+    ForgottenNeeds,
+    /// Each node has kinds of reasons of its own. Breaks rule ak.
+    NewKinds,
+    /// A node without its GPU claims that it only needs a reset. Breaks rule aj.
+    MilderNeeds,
+    /// A node that only needs a reset claims that workers cannot run. Breaks rule al.
+    WorseNeeds,
 }
 
 impl Bug {

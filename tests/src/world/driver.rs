@@ -317,6 +317,7 @@ impl World {
             self.journal(event);
             self.check_event(id, event);
             self.check_stall_event(id, event);
+            self.check_health_event(id, event);
             self.check_memory_event(id, event);
         }
         if let Effect::Remember(job_state) = effect {

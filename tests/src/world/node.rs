@@ -340,6 +340,7 @@ impl World {
         } = claims;
         self.forge_report(&mut report);
         self.forge_unusable(&mut report);
+        self.add_health(peer, &mut report, true);
         memory.iter_mut().for_each(|report| self.forge_memory_report(&peer.node, report));
         let mut voters = self.known_voters(&peer.node);
         let is_fixed = self.fixed.is_some();
@@ -420,7 +421,10 @@ impl World {
                 self.forge_stalls_up(&peer(stream), &mut message);
                 self.forge_memory_up(id, &mut message);
                 match &mut message {
-                    FromNode::NodeReport(report) => self.forge_report(report),
+                    FromNode::NodeReport(report) => {
+                        self.forge_report(report);
+                        self.add_health(&peer(stream), report, false);
+                    }
                     FromNode::KeepAlive { sequence, .. } => self.note_sent(id, *sequence),
                     _ => {}
                 }

@@ -312,6 +312,27 @@ fn spare_replaces_an_excluded_member() {
     assert_eq!(t2.members(), ["a", "c"]);
 }
 
+/// A quarantined node that is taken back gets no place if its GPU is gone.
+#[test]
+fn recall_does_not_help_an_unhealthy_node() {
+    let mut t = Fixture::with(2, 3, |shared| shared.max_restarts = 9);
+    t.run(&["a", "b", "c"]);
+    for _ in 0..3 {
+        t.fail_and_come_back("b", &["a", "b", "c"]);
+    }
+    t.live(&["a", "b", "c"], 6 * SECOND);
+    assert_eq!(t.state_of("b"), NodeStateName::Quarantined);
+    t.ails("b", Gone, "gpu_gone");
+    t.back("b");
+    t.die("c");
+    t.back("a");
+    t.live(&["a", "b"], 6 * SECOND);
+    assert_eq!(t.state_of("b"), NodeStateName::Unhealthy);
+    t.unhealthy.clear();
+    t.back("b");
+    assert_eq!(t.members(), ["a", "b"]);
+}
+
 /// A job with fixed ranks sets no node aside.
 #[test]
 fn fixed_ranks_need_all_nodes() {
