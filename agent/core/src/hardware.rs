@@ -388,10 +388,18 @@ impl Hardware {
         found.into_iter().filter_map(|(finding, at)| self.note(at, finding)).collect()
     }
 
-    /// Notes that a check has read the GPUs: what they have reported before it began counts no longer, because their states count. After a
-    /// failure this is what they have reported before the round.
-    pub fn handle_checked(&mut self, began: Instant, is_after_failure: bool) {
-        let until = self.began.filter(|_| is_after_failure).unwrap_or(began);
+    /// Returns the beginning of the newest round.
+    pub fn round_began(&self) -> Option<Instant> {
+        self.began
+    }
+
+    /// Returns true if the devices were read since the newest round began.
+    pub fn is_read_in_round(&self) -> bool {
+        self.began.is_some() && self.is_read.contains(&true)
+    }
+
+    /// Notes that a check has read the GPUs: what they have reported up to this time counts no longer, because their states count.
+    pub fn handle_checked(&mut self, until: Instant) {
         self.checked = self.checked.max(Some(until));
     }
 

@@ -290,28 +290,22 @@ fn worst_need_makes_unhealthy() {
     assert_eq!(t.unhealthy(), reset);
 }
 
-/// A check ends what an error has said before it began. A check after a failure ends only what was said before the round.
+/// A check ends what an error has said before it.
 #[test]
 fn checks_end_errors() {
     let mut t = Fixture::new();
     t.xid(1, 79);
-    t.pass(400);
-    t.hardware.handle_checked(t.now, true);
+    t.hardware.handle_checked(t.hardware.round_began().unwrap());
     assert!(t.unhealthy().is_some());
     t.pass(400);
-    t.hardware.handle_round(t.now);
-    t.pass(400);
-    t.hardware.handle_checked(t.now, true);
-    assert_eq!(t.unhealthy(), None);
-    t.xid(1, 79);
     let began = t.now;
     t.pass(400);
     t.hardware.handle_unavailable(t.now, 0);
-    t.hardware.handle_checked(began, false);
+    t.hardware.handle_checked(began);
     assert_eq!(t.unhealthy().map(|found| found.kind), Some("gpu_unavailable".to_owned()));
     // An earlier check brings nothing back.
-    t.hardware.handle_checked(t.now, false);
-    t.hardware.handle_checked(began, false);
+    t.hardware.handle_checked(t.now);
+    t.hardware.handle_checked(began);
     assert_eq!(t.unhealthy(), None);
 }
 
