@@ -302,7 +302,7 @@ struct Noted {
     times: u64,
 }
 
-/// What this node's hardware has reported.
+/// The reports of this node's hardware.
 #[derive(Debug, Default)]
 pub struct Hardware {
     /// The number of GPUs in the first reading.
@@ -408,7 +408,7 @@ impl Hardware {
     pub fn unhealthy(&self) -> Option<Unhealthy> {
         let states = self.states();
         let noted = self.noted.iter().filter(|noted| match noted.finding {
-            // Only states tell whether these last.
+            // Their states count, which end.
             Finding::Recovery { .. }
             | Finding::RemapPending { .. }
             | Finding::RemapFailed { .. }

@@ -46,7 +46,7 @@ impl Occasion {
 pub enum Verdict {
     /// The machine is healthy.
     Healthy,
-    /// The program cannot say so now, and is to run again soon.
+    /// The program has no result now, and is to run again soon.
     NotNow,
     /// Workers cannot run here, for this reason.
     Gone(String),
@@ -86,7 +86,7 @@ pub struct NodeHealth {
 pub struct Health {
     settings: HealthSettings,
     jitter: Jitter,
-    /// What the hardware says, and what the program has said last.
+    /// The results of the hardware and of the program.
     hardware: Option<Unhealthy>,
     program: Option<Unhealthy>,
     level: Option<Unhealthy>,
@@ -134,7 +134,7 @@ impl Health {
         (self.has_workers, self.has_failed, self.next) = (true, false, None);
     }
 
-    /// Notes that a worker of this node has failed. `hardware` is what the hardware says now.
+    /// Notes that a worker of this node has failed. `hardware` is the present result of the hardware.
     pub fn handle_failure(&mut self, now: Instant, hardware: Option<Unhealthy>) {
         self.has_failed = true;
         self.hardware = hardware;
@@ -142,7 +142,7 @@ impl Health {
         self.check(now, Occasion::Failure);
     }
 
-    /// Notes that no worker is left. `hardware` is what the hardware says now.
+    /// Notes that no worker is left. `hardware` is the present result of the hardware.
     pub fn handle_round_over(&mut self, now: Instant, hardware: Option<Unhealthy>) {
         self.has_workers = false;
         self.hardware = hardware;

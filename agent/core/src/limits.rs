@@ -113,7 +113,7 @@ pub const HEALTH_READING: Duration = Duration::from_millis(200);
 /// The longest pause between checks on a node without workers. A repaired machine gets a place soon after, and a check takes less than a
 /// second.
 pub const HEALTH_INTERVAL: Duration = Duration::from_secs(600);
-/// The pause after a check that could not say anything.
+/// The pause after a run of the program without a result.
 pub const HEALTH_AGAIN: Duration = Duration::from_secs(60);
 /// The reports of the hardware that are remembered: a few for each GPU and port of a machine.
 pub const HARDWARE_NOTED_MAX: usize = 64;

@@ -305,7 +305,7 @@ pub struct LaunchArgs {
     /// Hardware that is read to name a bad machine: gpu, nic, both, or off [default: gpu,nic]
     #[arg(long, value_name = "LIST", help_heading = FAILURES, hide_short_help = true)]
     pub health: Option<String>,
-    /// Program that checks this machine before its workers start: exit code 0 if it is healthy, 75 if it cannot say so now, and another one
+    /// Program that checks this machine before its workers start: exit code 0 if it is healthy, 75 if there is no result now, and another one
     /// if no workers are to run here [default: none]
     #[arg(
         long,

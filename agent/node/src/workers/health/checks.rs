@@ -31,7 +31,7 @@ pub(crate) enum Done {
     Ran(Verdict),
 }
 
-/// The exit code of a program that cannot say anything now: `EX_TEMPFAIL`.
+/// The exit code of a program that has no result now: `EX_TEMPFAIL`.
 const NOT_NOW: i32 = 75;
 
 impl HealthChecks {
