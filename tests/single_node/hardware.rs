@@ -46,8 +46,8 @@ fn other_kills_are_not_named_so() {
     assert!(end.stderr.contains("rank 0 failed in round 1: killed by SIGKILL"), "{}", end.stderr);
 }
 
-/// The line about the first reading of the hardware.
-const READ: &str = "the hardware of this node is read for health";
+/// The line about the first reading of a round.
+const READ: &str = "the hardware was read at the start of the round";
 
 /// A failure is named together with the error that a GPU has reported before, in the log, on the first line of the report, and in the
 /// file of `--report`.

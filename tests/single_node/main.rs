@@ -10,6 +10,7 @@ mod exit_codes;
 mod hangs;
 mod hardening;
 mod hardware;
+mod health_check;
 mod held_gpus;
 mod launch_methods;
 mod lines;

@@ -10,6 +10,7 @@ mod etcd;
 mod events;
 mod filters;
 mod hang;
+mod health;
 mod job_files;
 mod launch_method;
 mod launcher;
@@ -62,6 +63,7 @@ pub use self::{
     events::EventDestination,
     filters::{LineFilters, ShownRanks},
     hang::HangSpec,
+    health::HealthSpec,
     job_files::{JobFiles, JobPath},
     launch_method::LaunchMethod,
     launcher::LauncherGroup,
@@ -160,6 +162,8 @@ pub struct JobSpec {
     pub notice_on: Vec<NoticeSignal>,
     /// The program that prints notices, with its arguments; empty if there is none.
     pub notice_command: Vec<String>,
+    /// The checks of the machine.
+    pub health: HealthSpec,
     /// Exit codes of workers after which the job is not restarted.
     pub final_codes: BTreeSet<i32>,
     /// The pattern of training steps in the workers' output; `None` if they are not read.
@@ -332,6 +336,11 @@ impl JobSpec {
             signaled: errors.or_default(arguments.signaled()),
             notice_on: errors.or_default(arguments.notice_on(&signals)),
             notice_command: errors.or_default(arguments.notice_command()),
+            health: HealthSpec {
+                check: errors.or_default(arguments.health_check()),
+                timeout: errors.or_default(arguments.health_timeout()),
+                ..errors.or_default(arguments.health())
+            },
             signals,
             virtual_devices: errors.or_default(arguments.virtual_devices(local_world_size)),
             cpus_by_rank: errors.or_default(arguments.cpus_by_rank(local_world_size)),

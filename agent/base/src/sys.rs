@@ -17,4 +17,5 @@ pub mod stdout;
 pub mod system_error;
 pub mod tree;
 pub mod unix;
+pub mod user_command;
 pub mod users;

@@ -55,6 +55,7 @@ use self::{
     reports::{ProgressText, StandbyReports},
 };
 use crate::{
+    health::NodeHealth,
     memory::{MemorySettings, PartKeeper},
     signal::Signal,
     wait_reports::WaitReports,
@@ -136,6 +137,9 @@ pub struct Agent {
     /// True if the coordinator may still count this node as alive.
     is_leased: bool,
     gate: ImportGate,
+    health: NodeHealth,
+    /// The port of the store that waits for the end of a check.
+    unchecked_store: Option<u16>,
     progress: ProgressText,
     standbys: StandbyReports,
     /// Addresses that the store of `round` is known to have refused.
@@ -171,6 +175,8 @@ impl Agent {
             has_host_left: false,
             is_leased: false,
             gate: ImportGate::new(settings.has_standbys),
+            health: NodeHealth::default(),
+            unchecked_store: None,
             progress: ProgressText::default(),
             standbys: StandbyReports::default(),
             refused_clients: Vec::new(),
@@ -250,7 +256,7 @@ impl Agent {
             notice: self.notices.of_node(now),
             saved: self.notices.answer(),
             requests: self.notices.requests,
-            unhealthy: None,
+            unhealthy: self.health.unhealthy.clone().map(Box::new),
             memory_unusable: self.memory.unusable().cloned().map(Box::new),
         }
     }
@@ -382,6 +388,20 @@ impl Agent {
         }
     }
 
+    /// Notes the health of this node. It takes part in no new round while a check runs.
+    pub fn handle_health(&mut self, now: Instant, health: NodeHealth) {
+        let before = std::mem::replace(&mut self.health, health);
+        if before.unhealthy != self.health.unhealthy && !self.is_finished() {
+            self.send_report(now);
+        }
+        if !self.health.is_checking
+            && let Some(port) = self.unchecked_store.take()
+            && self.state == AgentState::Preparing
+        {
+            self.pass_gate(now, port);
+        }
+    }
+
     /// Notes a signal that asks this process to end.
     pub fn handle_signal(&mut self, now: Instant, signal: Signal) {
         match self.state {
@@ -462,6 +482,7 @@ impl Agent {
             return self.reaped_to_leave(now, Signal::TERM);
         }
         self.state = AgentState::Preparing;
+        self.unchecked_store = None;
         if !self.progress.text.is_empty() {
             self.progress.text.clear();
             self.send_progress(now);

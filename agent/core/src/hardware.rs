@@ -15,7 +15,9 @@ use std::{
     time::Instant,
 };
 
-use ragent_rendezvous::message::{HARDWARE_FACTS_MAX, HardwareFact, LINE_MAX, time_text};
+use ragent_rendezvous::message::{
+    HARDWARE_FACTS_MAX, HardwareFact, HealthClass, LINE_MAX, Unhealthy, time_text,
+};
 
 use crate::limits;
 
@@ -35,16 +37,26 @@ pub enum Need {
 }
 
 impl Need {
+    /// Returns the class for the coordinator; `None` if the node keeps its place.
+    fn class(self) -> Option<HealthClass> {
+        match self {
+            Self::Nothing | Self::Program => None,
+            Self::Reset => Some(HealthClass::Reset),
+            Self::Replace => Some(HealthClass::Replace),
+            Self::Gone => Some(HealthClass::Gone),
+        }
+    }
+
     /// Returns true if a new start of the program is not enough.
     pub fn is_serious(self) -> bool {
-        self >= Self::Reset
+        self.class().is_some()
     }
 }
 
 /// The state of the hardware at one time. What cannot be read is `None`, or is not in the lists.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Reading {
-    /// The GPUs that workers of this node may use.
+    /// The GPUs of the machine.
     pub gpus: Option<Vec<Gpu>>,
     /// The InfiniBand and RoCE ports of the machine.
     pub ports: Option<Vec<Port>>,
@@ -55,6 +67,8 @@ pub struct Reading {
 pub struct Gpu {
     /// Its number, as `nvidia-smi` shows it.
     pub number: u32,
+    /// True if workers of this node may not use it. Then it counts only if it asks for a restart of the machine.
+    pub is_of_others: bool,
     /// The recovery action that its driver asks for; 0 if none.
     pub recovery_action: Option<u64>,
     /// True if rows of its memory are to be replaced at the next reset.
@@ -82,10 +96,15 @@ impl Reading {
             1 => Some(format!("1 {what}")),
             count => Some(format!("{count} {what}s")),
         };
-        let gpus = counted(self.gpus.as_ref().map_or(0, Vec::len), "GPU");
+        let gpus = counted(self.own_gpus().unwrap_or(0), "GPU");
         let ports = counted(self.ports.as_ref().map_or(0, Vec::len), "port");
         let all: Vec<String> = [gpus, ports].into_iter().flatten().collect();
         (!all.is_empty()).then(|| all.join(", "))
+    }
+
+    /// Returns the number of GPUs that workers of this node may use.
+    fn own_gpus(&self) -> Option<usize> {
+        Some(self.gpus.as_ref()?.iter().filter(|gpu| !gpu.is_of_others).count())
     }
 
     /// Returns what is wrong with the GPUs, the worst first, each as a sentence with what to do.
@@ -139,8 +158,12 @@ impl Finding {
     fn of_gpu(gpu: &Gpu) -> Vec<Self> {
         let number = gpu.number;
         let action = gpu.recovery_action.filter(|action| *action != 0);
+        let recovery = action.map(|action| Self::Recovery { gpu: number, action });
+        if gpu.is_of_others {
+            return recovery.into_iter().filter(|found| found.need() == Need::Replace).collect();
+        }
         let findings = [
-            action.map(|action| Self::Recovery { gpu: number, action }),
+            recovery,
             gpu.is_remap_pending.then_some(Self::RemapPending { gpu: number }),
             gpu.has_remap_failed.then_some(Self::RemapFailed { gpu: number }),
         ];
@@ -183,6 +206,20 @@ impl Finding {
         }
     }
 
+    /// Returns the kind, for programs.
+    fn kind(&self) -> String {
+        match self {
+            Self::Xid { xid, .. } => format!("xid_{xid}"),
+            Self::Recovery { action, .. } => format!("recovery_action_{action}"),
+            Self::Unavailable { .. } => "gpu_unavailable".to_owned(),
+            Self::RemapPending { .. } => "row_remap_pending".to_owned(),
+            Self::RemapFailed { .. } => "row_remap_failed".to_owned(),
+            Self::GpusMissing { .. } => "gpus_missing".to_owned(),
+            Self::PortDown { .. } => "port_down".to_owned(),
+            Self::LinkDowned { .. } => "link_downed".to_owned(),
+        }
+    }
+
     /// Returns what was found, as a sentence that a time may follow.
     fn as_event(&self) -> String {
         match self {
@@ -203,6 +240,14 @@ impl Finding {
             Self::LinkDowned { port, times } => {
                 format!("port {port} was found to have lost its link {times} times")
             }
+        }
+    }
+
+    /// Returns the reason why the machine is unhealthy.
+    fn reason(&self) -> String {
+        match self {
+            Self::Xid { gpu, xid } => format!("GPU {gpu}: {}", xids::text(*xid)),
+            _ => self.as_state(),
         }
     }
 
@@ -257,7 +302,7 @@ struct Noted {
     times: u64,
 }
 
-/// What this node's hardware has reported.
+/// The reports of this node's hardware.
 #[derive(Debug, Default)]
 pub struct Hardware {
     /// The number of GPUs in the first reading.
@@ -271,6 +316,8 @@ pub struct Hardware {
     began: Option<Instant>,
     /// True if the GPUs were read since then, and if the ports were.
     is_read: [bool; 2],
+    /// Errors of GPUs up to this time count no longer.
+    checked: Option<Instant>,
 }
 
 /// Something new, for the log.
@@ -312,7 +359,7 @@ impl Hardware {
         if let Some(gpus) = reading.gpus {
             let at = at(&mut self.is_read[0]);
             let is_first = self.last.gpus.replace(gpus).is_none();
-            self.gpus = self.gpus.or_else(|| self.last.gpus.as_ref().map(Vec::len));
+            self.gpus = self.gpus.or_else(|| self.last.own_gpus());
             let states = self.states_of_gpus().into_iter();
             let news = states.filter(|state| !is_first && !before.contains(state));
             found.extend(news.map(|state| (state, at)));
@@ -339,6 +386,42 @@ impl Hardware {
             found.extend(down.filter(|state| !before.contains(state)).map(|state| (state, at)));
         }
         found.into_iter().filter_map(|(finding, at)| self.note(at, finding)).collect()
+    }
+
+    /// Returns the beginning of the newest round.
+    pub fn round_began(&self) -> Option<Instant> {
+        self.began
+    }
+
+    /// Returns true if the devices were read since the newest round began.
+    pub fn is_read_in_round(&self) -> bool {
+        self.began.is_some() && self.is_read.contains(&true)
+    }
+
+    /// Notes that a check has read the GPUs: what they have reported up to this time counts no longer, because their states count.
+    pub fn handle_checked(&mut self, until: Instant) {
+        self.checked = self.checked.max(Some(until));
+    }
+
+    /// Returns the reason why this node should get no place: the worst state, or the worst error of a GPU since the last check. Of equals
+    /// it is the newest.
+    pub fn unhealthy(&self) -> Option<Unhealthy> {
+        let states = self.states();
+        let noted = self.noted.iter().filter(|noted| match noted.finding {
+            // Their states count, which end.
+            Finding::Recovery { .. }
+            | Finding::RemapPending { .. }
+            | Finding::RemapFailed { .. }
+            | Finding::GpusMissing { .. }
+            | Finding::PortDown { .. }
+            | Finding::LinkDowned { .. } => false,
+            Finding::Xid { .. } | Finding::Unavailable { .. } => Some(noted.at) > self.checked,
+        });
+        let noted = noted.map(|noted| (Some(noted.at), &noted.finding));
+        let all = states.iter().map(|state| (None, state)).chain(noted);
+        let (_, worst) = all.max_by_key(|(at, finding)| (finding.need(), *at))?;
+        let class = worst.need().class()?;
+        Some(Unhealthy { class, kind: worst.kind(), reason: cut(worst.reason()) })
     }
 
     /// Returns what joins a failure: what was noted since the round began, and the states that need a reset or a repair. The worst is
@@ -412,10 +495,10 @@ impl Hardware {
     fn states_of_gpus(&self) -> BTreeSet<Finding> {
         let mut states: BTreeSet<Finding> =
             self.last.gpus.iter().flatten().flat_map(Finding::of_gpu).collect();
-        if let (Some(all), Some(gpus)) = (self.gpus, &self.last.gpus)
-            && gpus.len() < all
+        if let (Some(all), Some(gpus)) = (self.gpus, self.last.own_gpus())
+            && let Some(missing) = all.checked_sub(gpus).filter(|missing| *missing > 0)
         {
-            states.insert(Finding::GpusMissing { missing: all - gpus.len(), all });
+            states.insert(Finding::GpusMissing { missing, all });
         }
         states
     }

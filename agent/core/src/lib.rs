@@ -6,6 +6,7 @@
 //! - [`Targets`](targets::Targets) decides which voter is dialed.
 //! - [`Supervisor`](supervisor::Supervisor) decides when the local worker group has failed or ended.
 //! - [`HangWatch`](hang::HangWatch) decides when the group makes no progress.
+//! - [`Health`](health::Health) decides when the machine is checked, and whether the node should get a place.
 //! - [`Hardware`](hardware::Hardware) decides which reports of the hardware are joined with a failure.
 //! - [`NamedHang`](named_hang::NamedHang) decides if a worker that the coordinator names as hung is killed.
 //! - [`StepWatch`](steps::StepWatch) decides when the training steps of the workers are passed on.
@@ -22,6 +23,7 @@
 pub mod agent;
 pub mod hang;
 pub mod hardware;
+pub mod health;
 pub mod keeper_watch;
 pub mod limits;
 pub mod link;

@@ -108,6 +108,13 @@ pub const IMPORT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Different secrets of this process and the coordinator are an error after this time. A process reads a
 /// changed file after 1 s.
 pub const MISMATCH_PATIENCE: Duration = Duration::from_secs(3);
+/// The time for which a new round waits for a reading of the hardware, which takes milliseconds once the driver is in use.
+pub const HEALTH_READING: Duration = Duration::from_millis(200);
+/// The longest pause between checks on a node without workers. A repaired machine gets a place soon after, and a check takes less than a
+/// second.
+pub const HEALTH_INTERVAL: Duration = Duration::from_secs(600);
+/// The pause after a run of the program without a result.
+pub const HEALTH_AGAIN: Duration = Duration::from_secs(60);
 /// The reports of the hardware that are remembered: a few for each GPU and port of a machine.
 pub const HARDWARE_NOTED_MAX: usize = 64;
 /// The time after a serious error of a GPU in which its other errors count as consequences. They follow within seconds.

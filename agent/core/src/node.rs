@@ -20,6 +20,7 @@ use ragent_rendezvous::{
 
 use crate::{
     agent::{self, Action, Agent, AgentSettings, NotTaken, Received, Wanted},
+    health::NodeHealth,
     link::{self, Echo, Link},
     memory,
     saves::NodeSaves,
@@ -340,6 +341,13 @@ impl Node {
     pub fn handle_hardware(&mut self, now: Instant, round: RoundId, hardware: Vec<HardwareFact>) {
         self.begin(now);
         self.agent.handle_hardware(now, round, hardware);
+        self.collect(now);
+    }
+
+    /// Notes the health of this node.
+    pub fn handle_health(&mut self, now: Instant, health: NodeHealth) {
+        self.begin(now);
+        self.agent.handle_health(now, health);
         self.collect(now);
     }
 

@@ -310,7 +310,7 @@ async fn launch_on_runtime(
     // It would keep the supervisor running.
     forwarding.abort();
     // Ends the keeper, and with it all remaining processes.
-    let SupervisorHandle { commands, events, task } = supervisor;
+    let SupervisorHandle { commands, events, task, .. } = supervisor;
     drop((commands, events));
     if tokio::time::timeout(KEEPER_TIMEOUT, task).await.is_err() {
         warn!("the keeper process did not end in time; processes of this node may remain");
@@ -660,6 +660,7 @@ fn supervisor_spec(
         ignored: spec.notice_on.iter().map(|notice| notice.signal as i32).collect(),
         stop_grace: spec.shared.timeouts.stop_grace,
         held_gpu_timeout: spec.held_gpu_timeout,
+        health: spec.health.clone(),
         final_codes: spec.final_codes.clone(),
         standby: standby_spec(spec),
         hang: spec.hang.clone(),

@@ -366,7 +366,8 @@ async fn run_agent(
     let (fail, failures) = mpsc::channel(1);
     let (_send_signal, mut signals) = mpsc::channel(1);
     let task = tokio::spawn(supervise(orders, failures, reports, crowd));
-    let mut supervisor = SupervisorHandle { commands, events, task };
+    let (_, health) = watch::channel(ragent_core::health::NodeHealth::default());
+    let mut supervisor = SupervisorHandle { commands, events, health, task };
     let mut nobody = ServiceManager::default();
     let (_notices, mut notices) = mpsc::channel(1);
     let memory = MemoryService::new(MemoryServiceSettings {

@@ -302,6 +302,29 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub notice_command: Option<String>,
+    /// Hardware that is read to name a bad machine: gpu, nic, both, or off [default: gpu,nic]
+    #[arg(long, value_name = "LIST", help_heading = FAILURES, hide_short_help = true)]
+    pub health: Option<String>,
+    /// Program that checks this machine before its workers start: exit code 0 if it is healthy, 75 if there is no result now, and another one
+    /// if no workers are to run here [default: none]
+    #[arg(
+        long,
+        alias = "health_check",
+        value_name = "COMMAND",
+        help_heading = FAILURES,
+        hide_short_help = true
+    )]
+    pub health_check: Option<String>,
+    /// Most seconds that this program may take [default: 60]
+    #[arg(
+        long,
+        alias = "health_timeout",
+        allow_negative_numbers = true,
+        value_name = "SECONDS",
+        help_heading = FAILURES,
+        hide_short_help = true
+    )]
+    pub health_timeout: Option<String>,
     /// Failures in a row without a new training step after which the job is closed, from 2 to 8, the same on all nodes. For scripts that
     /// report steps. 0: it is never closed [default: 3; as torchrun: 0]
     #[arg(

@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use ragent_rendezvous::training::CHARGED_ROUNDS_MAX;
 use serde::{Deserialize, Serialize};
 
-use super::{SignalList, UsageError, arguments::Arguments};
+use super::{Argument, SignalList, UsageError, arguments::Arguments};
 use crate::{cli::ProgramName, sys::host::Host};
 
 /// What a source of notices announces or wants.
@@ -118,12 +118,20 @@ impl<H: Host> Arguments<'_, H> {
     }
 
     pub(super) fn notice_command(&self) -> Result<Vec<String>, UsageError> {
-        let Some(given) = self.argument("notice_command", &self.args.notice_command) else {
-            return Ok(Vec::new());
-        };
+        let given = self.argument("notice_command", &self.args.notice_command);
+        self.command_words(given, "'ragent-notices aws'")
+    }
+
+    /// Splits a command of the user into words. Returns none if it is not given.
+    pub(super) fn command_words(
+        &self,
+        given: Option<Argument>,
+        example: &str,
+    ) -> Result<Vec<String>, UsageError> {
+        let Some(given) = given else { return Ok(Vec::new()) };
         let wrong = |problem: &str| {
-            let hint = "give a program with its arguments, such as 'ragent-notices aws'";
-            given.invalid(problem).with_hint(hint)
+            let hint = format!("give a program with its arguments, such as {example}");
+            given.invalid(problem).with_hint(&hint)
         };
         let words = shlex::split(&given.text)
             .filter(|words| !words.is_empty())

@@ -27,3 +27,7 @@ pub(crate) const PMI_TIMEOUT: Duration = Duration::from_secs(120);
 pub(crate) const MAX_PMI_LINE: usize = 4096;
 /// The number of scripts between a launcher and a rank.
 pub(crate) const MAX_ANCESTORS: u32 = 32;
+/// The output of a run of a user's command that is kept: a line for each of a thousand hosts.
+pub(crate) const COMMAND_OUTPUT: usize = 64 * 1024;
+/// The time for reading what a command has left in its pipes. The kernel has it already.
+pub(crate) const COMMAND_PIPES: Duration = Duration::from_millis(100);

@@ -84,8 +84,12 @@ impl Agent {
         }
     }
 
-    /// Makes the node ready, with this store, unless it waits for its standbys.
+    /// Makes the node ready, with this store, unless it waits for its standbys or for a check of its machine.
     pub(super) fn pass_gate(&mut self, now: Instant, port: u16) {
+        if self.health.is_checking {
+            self.unchecked_store = Some(port);
+            return;
+        }
         match &mut self.gate {
             ImportGate::Closed { store_port, .. } => *store_port = Some(port),
             ImportGate::OpenForGathering { .. } | ImportGate::Open => {

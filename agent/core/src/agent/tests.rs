@@ -7,9 +7,9 @@ use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, LocalRank, RoleRank},
     limits::OWNER_CHECK_INTERVAL,
     message::{
-        Admission, Assignment, CheckedOwners, CheckpointId, EvictReason, HardwareFact, JobResult,
-        MemoryKind, MemoryPlan, RefusedClients, RestartReason, STORE_CONNECTIONS_MAX,
-        StandbyCounts, StoreConnection, StoreConnections, WorkerEnd,
+        Admission, Assignment, CheckedOwners, CheckpointId, EvictReason, HardwareFact, HealthClass,
+        JobResult, MemoryKind, MemoryPlan, RefusedClients, RestartReason, STORE_CONNECTIONS_MAX,
+        StandbyCounts, StoreConnection, StoreConnections, Unhealthy, WorkerEnd,
     },
     snapshot::Explanation,
 };
@@ -853,4 +853,57 @@ fn unusable_checkpoint_is_reported_in_one_round() {
     t.store_open();
     let reports = unusable(t.assign(Assignment::Admit(admission(1, 3))));
     assert_eq!(reports, [false]);
+}
+
+fn unhealthy(class: HealthClass) -> Option<Unhealthy> {
+    Some(Unhealthy { class, kind: "xid_79".to_owned(), reason: "GPU 3: XID 79".to_owned() })
+}
+
+/// A node becomes ready only after the check of its machine, and reports its health then and whenever it changes.
+#[test]
+fn check_comes_before_ready() {
+    let mut t = Fixture::new();
+    let checking = NodeHealth { unhealthy: None, is_checking: true };
+    t.agent.handle_health(t.now, checking.clone());
+    assert_eq!(t.welcome(1), [t.sends(NodeState::Preparing)]);
+    assert_eq!(t.store_open(), []);
+    let found = NodeHealth { unhealthy: unhealthy(HealthClass::Reset), is_checking: false };
+    t.agent.handle_health(t.now, found);
+    let ready = t.sends(NodeState::Ready { store_port: PORT });
+    assert_eq!(t.effects().last(), Some(&ready));
+    assert!(t.agent.report(t.now).unhealthy.is_some());
+    // The same level is not sent again, and a changed one is.
+    t.agent.handle_health(t.now, t.agent.health.clone());
+    assert_eq!(t.effects(), []);
+    t.agent.handle_health(t.now, NodeHealth::default());
+    assert_eq!(t.effects(), [t.sends(NodeState::Ready { store_port: PORT })]);
+    assert!(t.agent.report(t.now).unhealthy.is_none());
+    // A node that is ready stays so.
+    t.agent.handle_health(t.now, checking);
+    assert_eq!(t.effects(), []);
+    t.sends(NodeState::Ready { store_port: PORT });
+}
+
+/// After a failure, the node is ready again only after the check. A signal meanwhile lets it leave at once.
+#[test]
+fn failed_node_is_checked() {
+    for is_signaled in [false, true] {
+        let mut t = Fixture::running();
+        t.failed(round(1, 1));
+        let checking = NodeHealth { unhealthy: unhealthy(HealthClass::Replace), is_checking: true };
+        t.agent.handle_health(t.now, checking);
+        assert_eq!(t.effects(), [t.sends(NodeState::Stopping)]);
+        assert_eq!(t.finished(GroupEnd::Stopped), [t.sends(NodeState::Preparing), OPEN_STORE]);
+        assert_eq!(t.store_open(), []);
+        if is_signaled {
+            assert_eq!(t.signal(), [t.sends(NodeState::Leaving { reaped: true })]);
+        }
+        t.agent.handle_health(t.now, NodeHealth::default());
+        let state = if is_signaled {
+            NodeState::Leaving { reaped: true }
+        } else {
+            NodeState::Ready { store_port: PORT }
+        };
+        assert_eq!(t.effects().last(), Some(&t.sends(state)));
+    }
 }

@@ -67,6 +67,10 @@ impl Fixture {
     fn lines(&self) -> Vec<String> {
         self.hardware.lines(self.now)
     }
+
+    fn unhealthy(&self) -> Option<Unhealthy> {
+        self.hardware.unhealthy()
+    }
 }
 
 /// A failure gets the errors since its round began, with their age, and nothing from earlier rounds.
@@ -253,4 +257,75 @@ fn floods_are_bounded() {
     t.read(ports(&[port(&name, true, 1)]));
     t.read(ports(&[port(&name, false, 2)]));
     assert!(t.lines().iter().all(|line| line.len() <= LINE_MAX));
+}
+
+/// A node is unhealthy by the worst state of its GPUs, or by their worst error. What only informs, and what a new start of the program
+/// repairs, leaves it healthy.
+#[test]
+fn worst_need_makes_unhealthy() {
+    let mut t = Fixture::new();
+    t.xid(0, 43);
+    t.xid(0, 31);
+    t.read(ports(&[port("mlx5_0", false, 8)]));
+    assert_eq!(t.unhealthy(), None);
+    t.xid(0, 119);
+    let xid = |class, kind: &str, reason: &str| {
+        Some(Unhealthy { class, kind: kind.to_owned(), reason: reason.to_owned() })
+    };
+    let reset = xid(HealthClass::Reset, "xid_119", "GPU 0: XID 119 (GSP RPC time-out)");
+    assert_eq!(t.unhealthy(), reset);
+    for (changed, class, kind) in [
+        (Gpu { is_remap_pending: true, ..gpu(1) }, HealthClass::Reset, "xid_119"),
+        (Gpu { recovery_action: Some(7), ..gpu(1) }, HealthClass::Replace, "recovery_action_7"),
+        (Gpu { has_remap_failed: true, ..gpu(1) }, HealthClass::Replace, "row_remap_failed"),
+    ] {
+        t.read(gpus(&[gpu(0), changed]));
+        let found = t.unhealthy().map(|found| (found.class, found.kind));
+        assert_eq!(found, Some((class, kind.to_owned())));
+    }
+    t.read(gpus(&[gpu(0)]));
+    let gone = xid(HealthClass::Gone, "gpus_missing", "1 of 2 GPUs is missing");
+    assert_eq!(t.unhealthy(), gone);
+    t.read(gpus(&[gpu(0), gpu(1)]));
+    assert_eq!(t.unhealthy(), reset);
+}
+
+/// A check ends what an error has said before it.
+#[test]
+fn checks_end_errors() {
+    let mut t = Fixture::new();
+    t.xid(1, 79);
+    t.hardware.handle_checked(t.hardware.round_began().unwrap());
+    assert!(t.unhealthy().is_some());
+    t.pass(400);
+    let began = t.now;
+    t.pass(400);
+    t.hardware.handle_unavailable(t.now, 0);
+    t.hardware.handle_checked(began);
+    assert_eq!(t.unhealthy().map(|found| found.kind), Some("gpu_unavailable".to_owned()));
+    // An earlier check brings nothing back.
+    t.hardware.handle_checked(t.now);
+    t.hardware.handle_checked(began);
+    assert_eq!(t.unhealthy(), None);
+}
+
+/// A GPU of another job counts only if its driver asks for a restart of the machine.
+#[test]
+fn gpus_of_others_do_not_count() {
+    let mut t = Fixture::new();
+    let other = |action, number| Gpu {
+        recovery_action: Some(action),
+        is_remap_pending: true,
+        has_remap_failed: true,
+        is_of_others: true,
+        ..gpu(number)
+    };
+    t.read(gpus(&[gpu(0), gpu(1), other(1, 2)]));
+    assert_eq!((t.unhealthy(), t.texts()), (None, Vec::new()));
+    assert_eq!(t.hardware.devices().as_deref(), Some("2 GPUs, 2 ports"));
+    t.read(gpus(&[gpu(0), gpu(1), other(2, 2)]));
+    assert_eq!(t.unhealthy().map(|found| found.kind), Some("recovery_action_2".to_owned()));
+    // One of them that is gone is no loss.
+    t.read(gpus(&[gpu(0), gpu(1)]));
+    assert_eq!(t.unhealthy(), None);
 }

@@ -24,6 +24,7 @@ use nix::{
 };
 use ragent_core::{
     agent::{Action, AgentSettings, Ending, News, Received, Wanted},
+    health::NodeHealth,
     node::{Effect, Node},
     outage::Outage,
     saves::NodeSaves,
@@ -205,6 +206,7 @@ pub async fn drive(
         is_registered: false,
     };
     let mut alarm = Alarm::new();
+    driver.take_health(&mut supervisor.health);
     loop {
         if let Some(ending) = driver.carry_out_all().await? {
             driver.answer_askers(|_| true, saved_step(&ending));
@@ -225,9 +227,13 @@ pub async fn drive(
             biased;
             Some(signal) = signals.recv() => driver.handle_signal(signal),
             event = supervisor.events.recv() => {
+                // A check has begun before the end of the workers was reported.
+                driver.take_health(&mut supervisor.health);
                 driver.handle_supervisor_event(event.ok_or(DriveError::Supervisor)?);
             }
             Some(event) = events.recv() => driver.handle_event(event),
+            // An end of the supervisor is reported above.
+            Ok(()) = supervisor.health.changed() => driver.take_health(&mut supervisor.health),
             Some(request) = notices.recv() => driver.handle_notice(request),
             input = driver.memory.next() => driver.node.handle_memory(clock::now(), input),
             () = driver.spec.destination.leader_changed() => driver.handle_own_leader(),
@@ -472,6 +478,12 @@ impl NodeDriver<'_> {
                  let a firewall pass all ports between the nodes (`ragent doctor --peers` tests all pairs)"
             );
         }
+    }
+
+    /// Takes the health of this node, as it is now.
+    fn take_health(&mut self, health: &mut watch::Receiver<NodeHealth>) {
+        let health = health.borrow_and_update().clone();
+        self.node.handle_health(clock::now(), health);
     }
 
     fn handle_supervisor_event(&mut self, event: SupervisorEvent) {

@@ -2,24 +2,18 @@
 
 use std::{io, process::Stdio, time::Duration};
 
-use nix::{
-    sys::signal::{Signal, killpg},
-    unistd::Pid,
-};
 use ragent_base::{
     report::news::with_causes,
-    sys::{clock, unix},
+    sys::{clock, user_command::UserCommand},
 };
 use ragent_rendezvous::jitter::Jitter;
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
-    process::Command,
     sync::mpsc,
 };
 use tracing::{info, warn};
 
 use super::{NoticeRequest, line::parse};
-use crate::workers::launch::environment::NOT_INHERITED;
 
 /// The longest line. The rest of a longer one is dropped.
 const LINE_MAX: usize = 4096;
@@ -63,34 +57,14 @@ pub async fn run_command(words: Vec<String>, notices: mpsc::Sender<NoticeRequest
     }
 }
 
-/// The process group of the program, which ends with this value.
-struct Group(Pid);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // It may be gone already.
-        let _ = killpg(self.0, Signal::SIGKILL);
-    }
-}
-
 /// Runs the program once, until it ends. Returns true if it has printed a notice.
 async fn run_once(
     words: &[String],
     notices: &mpsc::Sender<NoticeRequest>,
     has_warned: &mut bool,
 ) -> io::Result<bool> {
-    let (program, args) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-    let mut command = Command::new(program);
-    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
-    for name in NOT_INHERITED {
-        command.env_remove(name);
-    }
-    unix::end_with_this_thread(&mut command);
-    unix::lower_priority(&mut command);
-    let mut child = command.spawn()?;
-    let pid = child.id().ok_or(io::ErrorKind::NotFound)?;
-    let _group = Group(Pid::from_raw(pid.cast_signed()));
-    let output = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+    let mut command = UserCommand::start(words, &[], Stdio::inherit())?;
+    let output = command.take_stdout()?;
     let mut lines = Lines::new(output);
     let mut has_printed = false;
     while let Some(line) = lines.next().await? {
@@ -159,6 +133,8 @@ impl<R: AsyncRead + Unpin> Lines<R> {
 
 #[cfg(test)]
 mod tests {
+    use nix::{sys::signal::killpg, unistd::Pid};
+
     use super::*;
 
     async fn lines(output: &[u8]) -> Vec<String> {

@@ -44,6 +44,7 @@ use self::{
 };
 use super::{
     health::{
+        checks::HealthChecks,
         hardware::HardwareWatch,
         held_gpus::{HeldGpus, gpus_open_in},
         timers::HealthTimers,
@@ -71,10 +72,13 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
     let drains = Drains::default();
     let keeper = KeeperLink::start(drains.clone(), reports.clone())?;
     let standbys = HeldStandbys::prepare(&spec);
-    let hardware = HardwareWatch::new(Arc::clone(&spec.measures));
+    let hardware = HardwareWatch::new(Arc::clone(&spec.measures), &spec.health);
+    let checks = HealthChecks::new(spec.health.clone(), &hardware);
+    let health = checks.subscribe();
     let driver = WorkersDriver {
         memory_folder: None,
         hardware,
+        checks,
         spec,
         standbys,
         keeper: Some(keeper),
@@ -95,7 +99,7 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
         background,
     };
     let task = tokio::spawn(driver.drive(received, from_keeper, done));
-    Ok(SupervisorHandle { commands, events, task })
+    Ok(SupervisorHandle { commands, events, health, task })
 }
 
 struct WorkersDriver {
@@ -123,6 +127,7 @@ struct WorkersDriver {
     output: Arc<Notify>,
     gpus: Arc<HeldGpus>,
     hardware: HardwareWatch,
+    checks: HealthChecks,
     /// The files of the workers that looks write. They stay the same in all rounds.
     look_files: BTreeMap<LocalRank, LookFiles>,
     background: mpsc::Sender<(RoundId, Done)>,
@@ -174,6 +179,7 @@ impl WorkersDriver {
             let keeper = self.group.as_ref().and_then(|group| group.keeper.poll_timeout());
             let standbys = self.standbys.poll_timeout();
             let steps = self.group.as_ref().and_then(|group| group.steps.poll_timeout());
+            let check = self.checks.poll_timeout();
             tokio::select! {
                 // Reports come before commands and deadlines, so that a process that has ended is not killed again.
                 biased;
@@ -194,11 +200,13 @@ impl WorkersDriver {
                     self.timers.handle(clock::now(), clock::wall_time(), request);
                 }
                 () = passed(steps) => self.pass_steps_on(),
+                () = passed(check) => self.checks.handle_timeout(&self.hardware),
+                done = self.checks.done() => self.checks.handle_done(done, &self.hardware),
                 () = self.output.notified() => self.handle_output(),
                 // Last, so that a flood of reports delays nothing else.
                 report = next_worker_report(&mut self.worker_reports) => self.handle_worker_report(report),
                 // The next turn of the loop notices which deadline has passed.
-                () = alarm.until([deadline, timer, look, state, keeper, standbys, steps]) => {}
+                () = alarm.until([deadline, timer, look, state, keeper, standbys, steps, check]) => {}
             }
             self.carry_out_all().await;
             self.carry_out_keeper().await;
@@ -326,6 +334,7 @@ impl WorkersDriver {
             match effect {
                 Effect::Failed(local_rank, end) => {
                     let reading = self.hardware.start_reading();
+                    self.checks.handle_failure(&self.hardware);
                     if let Some(group) = &mut self.group {
                         group.hardware_reading = reading;
                     }
@@ -363,6 +372,7 @@ impl WorkersDriver {
                     self.pass_last_reports_on().await;
                     self.group = None;
                     self.hardware.end();
+                    self.checks.handle_round_over(&self.hardware);
                     self.standby_input(standby::Input::RoundEnded);
                     self.timers.clear();
                     self.idle_since = clock::now();

@@ -1,6 +1,7 @@
-//! Watches running workers: their progress, reports and timers, and their stacks if they hang. Watches the hardware of the node, and waits
-//! for GPUs that ended workers still hold.
+//! Watches running workers: their progress, reports and timers, and their stacks if they hang. Watches and checks the hardware of the node, and
+//! waits for GPUs that ended workers still hold.
 
+pub(crate) mod checks;
 pub mod hardware;
 pub(crate) mod held_gpus;
 pub(crate) mod notice_file;

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 use ragent_base::{
     output::{console::Console, logs::LogFolder},
     report::{event_log::EventLog, measures::NodeMeasures},
-    spec::{HangSpec, ObservationSpec, Output, Signaled, StepPattern, WorkerCommand},
+    spec::{HangSpec, HealthSpec, ObservationSpec, Output, Signaled, StepPattern, WorkerCommand},
     sys::host::numa::CpuSet,
 };
 
@@ -45,6 +45,8 @@ pub struct SupervisorSpec {
     pub stop_grace: Duration,
     /// The time to wait for GPUs that processes of an earlier round still hold.
     pub held_gpu_timeout: Duration,
+    /// The checks of the machine.
+    pub health: HealthSpec,
     /// The exit codes after which the job is not restarted.
     pub final_codes: BTreeSet<i32>,
     /// The standbys of the workers; `None` if there are none.

@@ -8,6 +8,7 @@ use std::{
 use nix::sys::signal::Signal;
 use ragent_core::{
     agent::{LookOrder, ShownNotice},
+    health::NodeHealth,
     saves::NodeSaves,
     signal,
     steps::NodeSteps,
@@ -17,7 +18,7 @@ use ragent_rendezvous::{
     ids::{JobUid, Round, RoundId},
     message::{Admission, Digest, HardwareFact, Hung, StandbyCounts, WorkerFailure},
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// A command to the supervisor.
 #[derive(Debug)]
@@ -101,6 +102,8 @@ pub struct SupervisorHandle {
     pub commands: mpsc::Sender<SupervisorCommand>,
     /// Reports of the supervisor.
     pub events: mpsc::Receiver<SupervisorEvent>,
+    /// The health of this node. What it has found about a failure is there before the end of the group is reported.
+    pub health: watch::Receiver<NodeHealth>,
     /// Its task, which ends when no process is left.
     pub task: tokio::task::JoinHandle<()>,
 }

@@ -52,6 +52,7 @@ impl WorkersDriver {
             worker_reports.forget();
         }
         self.hardware.begin(clock::now());
+        self.checks.handle_round();
         let keeper = KeeperWatch::new(clock::now(), self.lease);
         self.group = Some(WorkerGroup {
             machine,

@@ -21,7 +21,8 @@ use ragent_base::{
         measures::NodeMeasures,
     },
     spec::{
-        EventDestination, JobFiles, LaunchMethod, ObservationSpec, Output, Signaled, WorkerCommand,
+        EventDestination, HealthSpec, JobFiles, LaunchMethod, ObservationSpec, Output, Signaled,
+        WorkerCommand,
     },
     sys::memory::OomKills,
 };
@@ -87,6 +88,7 @@ fn spec(folder: &Path) -> SupervisorSpec {
         signaled: Signaled::default(),
         ignored: Vec::new(),
         stop_grace: Duration::from_secs(1),
+        health: HealthSpec::default(),
         held_gpu_timeout: Duration::ZERO,
         final_codes: BTreeSet::new(),
         standby: None,
@@ -131,9 +133,11 @@ impl Fixture {
             stopped: None,
             signaled: None,
         };
+        let hardware = HardwareWatch::new(Arc::clone(&spec.measures), &spec.health);
         let driver = WorkersDriver {
             standbys: HeldStandbys::prepare(&spec),
-            hardware: HardwareWatch::new(Arc::clone(&spec.measures)),
+            checks: HealthChecks::new(spec.health.clone(), &hardware),
+            hardware,
             gpus: Arc::new(HeldGpus::new(spec.held_gpu_timeout)),
             spec,
             keeper: None,

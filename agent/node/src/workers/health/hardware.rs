@@ -5,7 +5,7 @@
 //! 3. Another thread reads the state: at the start of a round, after an error, after a failure and for a look. A driver that hangs delays
 //!    nothing, and no error is missed while it answers.
 //!
-//! Without the library and without ports nothing runs.
+//! Without the library and without ports nothing runs. With `--health off` nothing is read.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,14 +26,18 @@ use nvml_wrapper::{
 };
 use ragent_base::{
     report::measures::NodeMeasures,
+    spec::HealthSpec,
     sys::{
         clock,
         host::{Host, ThisHost, rdma_ports},
         unix,
     },
 };
-use ragent_core::hardware::{Gpu, News, Reading};
-use ragent_rendezvous::message::HardwareFact;
+use ragent_core::{
+    hardware::{Gpu, News, Reading},
+    health::Occasion,
+};
+use ragent_rendezvous::message::{HardwareFact, Unhealthy};
 use tokio::{runtime::Handle, sync::watch, time::timeout};
 use tracing::{info, warn};
 
@@ -50,6 +54,8 @@ pub(crate) struct HardwareWatch {
 #[derive(Debug)]
 struct Watched {
     measures: Arc<NodeMeasures>,
+    reads_gpus: bool,
+    reads_ports: bool,
     runtime: Handle,
     demand: Mutex<Demand>,
     changed: Condvar,
@@ -57,17 +63,18 @@ struct Watched {
     library: Mutex<Option<Arc<Nvml>>>,
     /// True if it is known that the library cannot be opened.
     has_failed: AtomicBool,
-    /// The GPUs that workers may use, as they were when the library was first opened.
+    /// The GPUs as they were when the library was first opened.
     numbers: OnceLock<GpuNumbers>,
     /// True if there is something to read.
     has_devices: AtomicBool,
     asked: Mutex<Asked>,
-    /// The number of the newest reading that has ended.
-    done: watch::Sender<u64>,
+    /// The newest reading that has ended.
+    done: watch::Sender<DoneReading>,
 }
 
-/// The numbers of GPUs by UUID. The library numbers them in another way once it has lost one of them.
-type GpuNumbers = BTreeMap<String, u32>;
+/// The GPUs by UUID: their numbers, and true if workers of this node may use them. The library numbers them in another way once it has lost
+/// one of them.
+type GpuNumbers = BTreeMap<String, (u32, bool)>;
 
 /// The work of the thread.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -89,26 +96,36 @@ struct Asked {
     is_running: bool,
 }
 
+/// A reading that has ended.
+#[derive(Clone, Copy, Debug, Default)]
+struct DoneReading {
+    number: u64,
+    /// True if GPUs were read.
+    has_gpus: bool,
+}
+
 /// A reading that was asked for.
 #[derive(Debug)]
 pub(crate) struct PendingReading {
     number: u64,
-    done: watch::Receiver<u64>,
+    done: watch::Receiver<DoneReading>,
 }
 
 impl PendingReading {
     /// Waits until it has ended, but not for long: a driver may never answer.
     pub(crate) async fn ended(mut self) {
-        let ended = self.done.wait_for(|done| *done >= self.number);
+        let ended = self.done.wait_for(|done| done.number >= self.number);
         let _ = timeout(limits::HARDWARE_TIMEOUT, ended).await;
     }
 }
 
 impl HardwareWatch {
     /// Watches nothing before the first round.
-    pub(crate) fn new(measures: Arc<NodeMeasures>) -> Self {
+    pub(crate) fn new(measures: Arc<NodeMeasures>, spec: &HealthSpec) -> Self {
         let watched = Watched {
             measures,
+            reads_gpus: spec.gpus,
+            reads_ports: spec.ports,
             runtime: Handle::current(),
             demand: Mutex::new(Demand::None),
             changed: Condvar::new(),
@@ -117,7 +134,7 @@ impl HardwareWatch {
             numbers: OnceLock::new(),
             has_devices: AtomicBool::new(false),
             asked: Mutex::default(),
-            done: watch::Sender::new(0),
+            done: watch::Sender::new(DoneReading::default()),
         };
         Self { watched: Arc::new(watched), is_started: false }
     }
@@ -126,7 +143,7 @@ impl HardwareWatch {
     pub(crate) fn begin(&mut self, now: Instant) {
         self.watched.measures.hardware().handle_round(now);
         self.watched.demand(Demand::Workers(now));
-        if !self.is_started {
+        if self.watched.reads_gpus && !self.is_started {
             self.is_started = true;
             let watched = Arc::clone(&self.watched);
             let thread = thread::Builder::new().name("gpu-errors".to_owned());
@@ -146,6 +163,28 @@ impl HardwareWatch {
     pub(crate) fn start_reading(&self) -> Option<PendingReading> {
         let is_there = self.watched.has_devices.load(Ordering::Relaxed);
         is_there.then(|| self.watched.start_reading())
+    }
+
+    /// Reads the state of the devices for a check. It may never end.
+    pub(crate) fn check(&self, occasion: Occasion) -> impl Future<Output = ()> + use<> {
+        // What was reported in the round of a failure still counts.
+        let began = self.watched.measures.hardware().round_began();
+        let until = began.filter(|_| occasion == Occasion::Failure).unwrap_or_else(clock::now);
+        let (reading, measures) =
+            (self.watched.start_reading(), Arc::clone(&self.watched.measures));
+        async move {
+            let PendingReading { number, mut done } = reading;
+            // The sender is in `watched`, which lives as long as the thread that reads.
+            let done = done.wait_for(|done| done.number >= number).await.map(|done| *done);
+            if done.is_ok_and(|done| done.has_gpus) {
+                measures.hardware().handle_checked(until);
+            }
+        }
+    }
+
+    /// Returns the reason why this node should get no place, as the hardware says.
+    pub(crate) fn unhealthy(&self) -> Option<Unhealthy> {
+        self.watched.measures.hardware().unhealthy()
     }
 
     /// Returns what joins a failure.
@@ -192,7 +231,9 @@ impl Watched {
     fn watch(self: &Arc<Self>, library: &Nvml, numbers: &GpuNumbers) {
         // A GPU that is lost may end the wait.
         for _ in 0..limits::GPU_WATCH_TRIES {
-            let gpus = devices(library, numbers);
+            let gpus = devices(library, numbers).into_iter();
+            let own = gpus.filter_map(|((number, is_own), gpu)| is_own.then_some((number, gpu)));
+            let gpus: Vec<_> = own.collect();
             let Some(reports) = register(library, &gpus, &[XID, RECOVERY_ACTION]) else { return };
             // The library names neither of the newer kinds, so that this one has a set of its own.
             let losses = register(library, &gpus, &[UNAVAILABLE]);
@@ -255,18 +296,25 @@ impl Watched {
     fn read_all(&self) {
         loop {
             let newest = lock(&self.asked).newest;
-            self.take(Reading { gpus: None, ports: rdma_ports(&ThisHost) });
+            let was_read = self.measures.hardware().is_read_in_round();
+            let ports = self.reads_ports.then(|| rdma_ports(&ThisHost)).flatten();
+            self.take(Reading { gpus: None, ports });
             // The lock is not held while the driver answers.
-            let library = lock(&self.library).clone().or_else(|| self.open());
+            let library = lock(&self.library).clone();
+            let library = library.or_else(|| self.reads_gpus.then(|| self.open()).flatten());
             let gpus = library.and_then(|library| read_gpus(&library, self.numbers(&library)?));
+            let has_gpus = gpus.is_some();
             self.take(Reading { gpus, ports: None });
-            let devices = self.measures.hardware().devices();
-            if let Some(devices) = devices
-                && !self.has_devices.swap(true, Ordering::Relaxed)
-            {
-                info!(devices, "the hardware of this node is read for health");
+            let hardware = self.measures.hardware();
+            let (devices, is_read) = (hardware.devices(), hardware.is_read_in_round());
+            drop(hardware);
+            if let Some(devices) = devices {
+                self.has_devices.store(true, Ordering::Relaxed);
+                if is_read && !was_read {
+                    info!(devices, "the hardware was read at the start of the round");
+                }
             }
-            self.done.send_replace(newest);
+            self.done.send_replace(DoneReading { number: newest, has_gpus });
             let mut asked = lock(&self.asked);
             if asked.newest == newest {
                 asked.is_running = false;
@@ -312,18 +360,19 @@ fn log_all<'a>(news: impl IntoIterator<Item = &'a News>) {
     }
 }
 
-/// Returns the numbers of the GPUs that workers may use. Parts of GPUs (MIG) are not among them: an error of the whole may be another job's.
+/// Returns the numbers of the GPUs. A GPU of which workers may use only a part (MIG) is another's: its errors may be those of other jobs.
 fn numbers(library: &Nvml) -> Option<GpuNumbers> {
     let visible: BTreeSet<String> = ThisHost.gpus().into_iter().map(|gpu| gpu.uuid).collect();
     let number = |number| {
         let uuid = library.device_by_index(number).ok()?.uuid().ok()?;
-        visible.contains(&uuid).then_some((uuid, number))
+        let is_own = visible.contains(&uuid);
+        Some((uuid, (number, is_own)))
     };
     Some((0..library.device_count().ok()?).filter_map(number).collect())
 }
 
-/// Returns the GPUs that answer, with their numbers.
-fn devices<'a>(library: &'a Nvml, numbers: &GpuNumbers) -> Vec<(u32, Device<'a>)> {
+/// Returns the GPUs that answer, with their numbers, and true for those that workers may use.
+fn devices<'a>(library: &'a Nvml, numbers: &GpuNumbers) -> Vec<((u32, bool), Device<'a>)> {
     let count = library.device_count().unwrap_or(0);
     let gpus = (0..count).filter_map(|index| library.device_by_index(index).ok());
     gpus.filter_map(|gpu| Some((*numbers.get(&gpu.uuid().ok()?)?, gpu))).collect()
@@ -367,11 +416,14 @@ fn register<'a>(
     }
 }
 
-/// Reads the state of the GPUs that workers may use. Returns `None` if the driver does not list any.
+/// Reads the state of the GPUs. Returns `None` if the driver does not list any.
 fn read_gpus(library: &Nvml, numbers: &GpuNumbers) -> Option<Vec<Gpu>> {
     library.device_count().ok()?;
     let gpus = devices(library, numbers);
-    Some(gpus.iter().map(|(number, gpu)| read_gpu(*number, gpu)).collect())
+    let gpus = gpus
+        .into_iter()
+        .map(|((number, is_own), gpu)| Gpu { is_of_others: !is_own, ..read_gpu(number, &gpu) });
+    Some(gpus.collect())
 }
 
 fn read_gpu(number: u32, gpu: &Device<'_>) -> Gpu {
@@ -390,6 +442,7 @@ fn read_gpu(number: u32, gpu: &Device<'_>) -> Gpu {
         recovery_action: value(2),
         is_remap_pending: value(0).is_some_and(|value| value != 0),
         has_remap_failed: value(1).is_some_and(|value| value != 0),
+        is_of_others: false,
     }
 }
 

@@ -8,6 +8,8 @@ use ragent_rendezvous::{
     message::Admission,
 };
 
+pub(crate) use ragent_base::sys::user_command::NOT_INHERITED;
+
 /// The job's settings for the environment of workers, the same in every round.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct EnvironmentSpec {
@@ -55,40 +57,6 @@ pub(crate) fn of_reports(
 
 /// The path of the socket through which a worker keeps checkpoints in memory.
 pub(crate) const MEMORY_SOCKET: &str = "RAGENT_MEMORY_SOCKET";
-
-/// Variables for the agent alone, which workers do not inherit:
-///
-/// - of systemd and of the Python module,
-/// - the socket of the agent above this one, if this agent runs in a worker,
-/// - for the authentication of the job and of etcd,
-/// - for the port of the metrics: an agent that a worker starts could not use the same port.
-pub(crate) const NOT_INHERITED: [&str; 25] = [
-    "CREDENTIALS_DIRECTORY",
-    "LISTEN_FDNAMES",
-    "LISTEN_FDS",
-    "LISTEN_PID",
-    "NOTIFY_SOCKET",
-    "PET_AUTH",
-    "PET_METRICS_LISTEN",
-    "PET_SECRET_FILE",
-    "PET_TLS_CA",
-    "PET_TLS_CERT",
-    "PET_TLS_KEY",
-    "PET_TLS_PEER",
-    "RAGENT_ETCD_PASSWORD_FILE",
-    "RAGENT_ETCD_USER",
-    "RAGENT_EXIT_WITH_PARENT",
-    "RAGENT_MAIN",
-    MEMORY_SOCKET,
-    "RAGENT_NOTICE_FILE",
-    "RAGENT_PYTHON",
-    "RAGENT_ROUNDS_WITHOUT_PROGRESS",
-    "RAGENT_SAVED_STEP",
-    "RAGENT_SOCKET",
-    "RUNTIME_DIRECTORY",
-    "WATCHDOG_PID",
-    "WATCHDOG_USEC",
-];
 
 impl EnvironmentSpec {
     /// Returns `LOCAL_RANK`.

@@ -1,0 +1,62 @@
+//! Reads the flags about the health of the machine: `--health`, `--health-check` and `--health-timeout`.
+
+use std::time::Duration;
+
+use super::{UsageError, arguments::Arguments};
+use crate::sys::host::Host;
+
+/// What an agent reads of its machine, and the user's own check.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct HealthSpec {
+    /// True if it reads and watches GPUs.
+    pub gpus: bool,
+    /// True if it reads InfiniBand and RoCE ports.
+    pub ports: bool,
+    /// The program of the user's check, with its arguments; empty if there is none.
+    pub check: Vec<String>,
+    /// The time that the program has.
+    pub timeout: Duration,
+}
+
+impl Default for HealthSpec {
+    fn default() -> Self {
+        Self { gpus: true, ports: true, check: Vec::new(), timeout: DEFAULT_TIMEOUT }
+    }
+}
+
+/// `--health-timeout` without the flag.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The longest `--health-timeout`: nodes wait for each other for 600 s by default, and an hour is more than any test of a machine.
+const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
+
+impl<H: Host> Arguments<'_, H> {
+    pub(super) fn health(&self) -> Result<HealthSpec, UsageError> {
+        let mut spec = HealthSpec::default();
+        if let Some(given) = self.argument("health", &self.args.health) {
+            (spec.gpus, spec.ports) = (false, false);
+            for part in given.text.split(',').map(str::trim) {
+                match part {
+                    "gpu" => spec.gpus = true,
+                    "nic" => spec.ports = true,
+                    "off" if given.text.trim() == "off" => {}
+                    _ => return Err(given.is_not("`off`, or a list of `gpu` and `nic`")),
+                }
+            }
+        }
+        Ok(spec)
+    }
+
+    pub(super) fn health_check(&self) -> Result<Vec<String>, UsageError> {
+        let given = self.argument("health_check", &self.args.health_check);
+        self.command_words(given, "'nvidia-smi -L'")
+    }
+
+    pub(super) fn health_timeout(&self) -> Result<Duration, UsageError> {
+        let Some(given) = self.argument("health_timeout", &self.args.health_timeout) else {
+            return Ok(DEFAULT_TIMEOUT);
+        };
+        let range = 0.001..=TIMEOUT_MAX.as_secs_f64();
+        Ok(Duration::from_secs_f64(given.seconds(|seconds| range.contains(&seconds))?))
+    }
+}

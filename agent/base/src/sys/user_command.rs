@@ -1,0 +1,294 @@
+//! Runs a command of the user, such as that of `--health-check`.
+//!
+//! 1. Its words are those that a shell would see, and no shell runs.
+//! 2. It has the environment of workers, without the variables of a round and without secrets.
+//! 3. It leads a process group of its own, which is killed at the end of the run, and with the agent.
+//! 4. Of what it prints, a limited part is kept. The rest is read and dropped, so that it does not wait.
+
+use std::{
+    io,
+    pin::pin,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::Pid,
+};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt},
+    process::{Child, ChildStdout, Command},
+    time::timeout,
+};
+
+use super::{limits, unix};
+
+/// Variables for the agent alone, which neither workers nor commands of the user inherit:
+///
+/// - of systemd and of the Python module,
+/// - the socket of the agent above this one, if this agent runs in a worker,
+/// - for the authentication of the job and of etcd,
+/// - for the port of the metrics: an agent that a worker starts could not use the same port.
+pub const NOT_INHERITED: [&str; 25] = [
+    "CREDENTIALS_DIRECTORY",
+    "LISTEN_FDNAMES",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "NOTIFY_SOCKET",
+    "PET_AUTH",
+    "PET_METRICS_LISTEN",
+    "PET_SECRET_FILE",
+    "PET_TLS_CA",
+    "PET_TLS_CERT",
+    "PET_TLS_KEY",
+    "PET_TLS_PEER",
+    "RAGENT_ETCD_PASSWORD_FILE",
+    "RAGENT_ETCD_USER",
+    "RAGENT_EXIT_WITH_PARENT",
+    "RAGENT_MAIN",
+    "RAGENT_MEMORY_SOCKET",
+    "RAGENT_NOTICE_FILE",
+    "RAGENT_PYTHON",
+    "RAGENT_ROUNDS_WITHOUT_PROGRESS",
+    "RAGENT_SAVED_STEP",
+    "RAGENT_SOCKET",
+    "RUNTIME_DIRECTORY",
+    "WATCHDOG_PID",
+    "WATCHDOG_USEC",
+];
+
+/// A command that runs. Dropping it kills its process group.
+#[derive(Debug)]
+pub struct UserCommand {
+    child: Child,
+    _group: Group,
+}
+
+/// A process group, which ends with this value.
+#[derive(Debug)]
+struct Group(Pid);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = killpg(self.0, Signal::SIGKILL);
+    }
+}
+
+impl UserCommand {
+    /// Starts a program with its arguments and further variables. It ends with the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's error.
+    pub fn start(words: &[String], variables: &[(&str, &str)], stderr: Stdio) -> io::Result<Self> {
+        let (program, args) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let mut command = Command::new(program);
+        command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
+        command.process_group(0);
+        for name in NOT_INHERITED {
+            command.env_remove(name);
+        }
+        command.envs(variables.iter().copied());
+        unix::end_with_this_thread(&mut command);
+        unix::lower_priority(&mut command);
+        let child = command.spawn()?;
+        let pid = child.id().ok_or(io::ErrorKind::NotFound)?;
+        Ok(Self { child, _group: Group(Pid::from_raw(pid.cast_signed())) })
+    }
+
+    /// Takes its stdout.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if it was taken before.
+    pub fn take_stdout(&mut self) -> io::Result<ChildStdout> {
+        Ok(self.child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?)
+    }
+}
+
+/// The end of a run.
+#[derive(Debug)]
+pub struct Ended {
+    /// The way in which its first process has ended; `None` if it was killed because its time was over.
+    pub status: Option<ExitStatus>,
+    /// The first bytes of its stdout; `None` if there were more.
+    pub stdout: Option<Vec<u8>>,
+    /// The last line of its stderr that has any text.
+    pub last_line: String,
+}
+
+/// A command that has not given the lines that were wanted.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// It could not be started or watched.
+    #[error("failed to run it")]
+    System(#[from] io::Error),
+    /// It has failed. The text says how.
+    #[error("it {0}")]
+    Failed(String),
+    /// It has printed too much.
+    #[error("it has printed more than 64 KiB")]
+    TooLong,
+}
+
+/// Runs a command until its first process has ended, at most for `limit`. Dropping the future kills it.
+///
+/// # Errors
+///
+/// Returns the system's error if it cannot be started.
+pub async fn run(
+    words: &[String],
+    variables: &[(&str, &str)],
+    limit: Duration,
+) -> io::Result<Ended> {
+    let mut command = UserCommand::start(words, variables, Stdio::piped())?;
+    let stdout = command.take_stdout()?;
+    let stderr = command.child.stderr.take().ok_or(io::ErrorKind::BrokenPipe)?;
+    let (mut first, mut last) = (Vec::new(), Vec::new());
+    let status = {
+        let reading =
+            async { tokio::join!(read_first(stdout, &mut first), read_last(stderr, &mut last)) };
+        let mut reading = pin!(reading);
+        let mut is_read = false;
+        let ended = async {
+            loop {
+                tokio::select! {
+                    status = command.child.wait() => return status,
+                    _ = &mut reading, if !is_read => is_read = true,
+                }
+            }
+        };
+        let status = timeout(limit, ended).await.ok().transpose()?;
+        if status.is_some() && !is_read {
+            // A process that it has started may keep the pipes open.
+            let _ = timeout(limits::COMMAND_PIPES, reading).await;
+        }
+        status
+    };
+    let text = String::from_utf8_lossy(&last);
+    let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let last_line = line.trim().chars().filter(|c| !c.is_control()).collect();
+    let stdout = (first.len() <= limits::COMMAND_OUTPUT).then_some(first);
+    Ok(Ended { status, stdout, last_line })
+}
+
+/// Runs a command, and returns the lines of its stdout.
+///
+/// # Errors
+///
+/// Returns [`RunError`] if it has not exited with 0 after at most `limit`, or has printed too much.
+pub async fn lines(words: &[String], limit: Duration) -> Result<Vec<String>, RunError> {
+    let ended = run(words, &[], limit).await?;
+    if !ended.status.is_some_and(|status| status.success()) {
+        return Err(RunError::Failed(ended.text(limit)));
+    }
+    let stdout = ended.stdout.ok_or(RunError::TooLong)?;
+    Ok(String::from_utf8_lossy(&stdout).lines().map(str::to_owned).collect())
+}
+
+impl Ended {
+    /// Describes how the run has ended, such as `exited with code 3: no network`.
+    pub fn text(&self, limit: Duration) -> String {
+        let end = match self.status {
+            None => format!("did not end in {} s", limit.as_secs_f64()),
+            Some(status) => match status.code() {
+                Some(code) => format!("exited with code {code}"),
+                None => "was killed by a signal".to_owned(),
+            },
+        };
+        if self.last_line.is_empty() { end } else { format!("{end}: {}", self.last_line) }
+    }
+}
+
+/// Keeps the first bytes, one more than the limit if there are more, and reads the rest.
+async fn read_first(mut pipe: impl AsyncRead + Unpin, kept: &mut Vec<u8>) {
+    let mut chunk = [0; CHUNK];
+    while let Ok(len @ 1..) = pipe.read(&mut chunk).await {
+        let room = (limits::COMMAND_OUTPUT + 1).saturating_sub(kept.len());
+        kept.extend_from_slice(&chunk[..len.min(room)]);
+    }
+}
+
+/// Keeps the last bytes, and reads all.
+async fn read_last(mut pipe: impl AsyncRead + Unpin, kept: &mut Vec<u8>) {
+    let mut chunk = [0; CHUNK];
+    while let Ok(len @ 1..) = pipe.read(&mut chunk).await {
+        kept.extend_from_slice(&chunk[..len]);
+        kept.drain(..kept.len().saturating_sub(limits::COMMAND_OUTPUT));
+    }
+}
+
+/// The size of one read.
+const CHUNK: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::proc;
+
+    const LONG: Duration = Duration::from_secs(300);
+
+    fn shell(script: &str) -> Vec<String> {
+        ["sh", "-c", script].map(str::to_owned).to_vec()
+    }
+
+    async fn ended(script: &str) -> Ended {
+        run(&shell(script), &[("WHEN", "start")], LONG).await.unwrap()
+    }
+
+    async fn wait_until_ended(pid: &str) {
+        while proc::start_time(pid.parse().unwrap()).is_some() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// The end of a command is described with its last line on stderr. It sees further variables.
+    #[tokio::test]
+    async fn end_is_described() {
+        assert_eq!(ended("true").await.text(LONG), "exited with code 0");
+        let end = ended("echo one >&2; printf 'two $WHEN\\033\\n\\n  \\n' >&2; exit 3").await;
+        assert_eq!(end.text(LONG), "exited with code 3: two $WHEN");
+        assert_eq!(ended("echo $WHEN >&2; exit 3").await.last_line, "start");
+        assert_eq!(ended("kill -TERM $$").await.text(LONG), "was killed by a signal");
+        assert!(run(&["/no/such/program".to_owned()], &[], LONG).await.is_err());
+    }
+
+    /// A command that hangs is killed with all that it has started.
+    #[tokio::test]
+    async fn hung_command_is_killed() {
+        let script = "sleep 1000 & echo waiting $! >&2; wait";
+        let short = Duration::from_millis(500);
+        let end = run(&shell(script), &[], short).await.unwrap();
+        let text = end.text(short);
+        let pid = text.strip_prefix("did not end in 0.5 s: waiting ").unwrap();
+        wait_until_ended(pid).await;
+    }
+
+    /// A process that the command has left neither delays the end nor lives on.
+    #[tokio::test]
+    async fn forked_process_is_killed() {
+        let end = ended("sleep 1000 & echo $! >&2; exit 4").await;
+        assert_eq!(end.status.and_then(|status| status.code()), Some(4));
+        wait_until_ended(&end.last_line).await;
+    }
+
+    /// Megabytes of output neither stop the command nor are kept.
+    #[tokio::test]
+    async fn output_is_bounded() {
+        let flood = "yes word | head -c 3000000";
+        let end = ended(&format!("{flood} >&2; echo last >&2; {flood}; exit 5")).await;
+        assert_eq!((end.text(LONG).as_str(), end.stdout), ("exited with code 5: last", None));
+        assert!(matches!(lines(&shell(flood), LONG).await, Err(RunError::TooLong)));
+    }
+
+    /// The lines of a command that fails do not count.
+    #[tokio::test]
+    async fn lines_of_a_command() {
+        let printed = lines(&shell("echo n1 drained; echo n2"), LONG).await.unwrap();
+        assert_eq!(printed, ["n1 drained", "n2"]);
+        let error = lines(&shell("echo n1; echo down >&2; exit 1"), LONG).await.unwrap_err();
+        assert_eq!(error.to_string(), "it exited with code 1: down");
+    }
+}

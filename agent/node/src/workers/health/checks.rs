@@ -1,0 +1,156 @@
+//! Checks this machine: drives [`Health`], reads the hardware, and runs the program of `--health-check`.
+//!
+//! The health of the node is published to its agent, which repeats it in each report.
+
+use std::time::Instant;
+
+use ragent_base::{
+    spec::HealthSpec,
+    sys::{clock, user_command},
+};
+use ragent_core::health::{Effect, Health, HealthSettings, NodeHealth, Occasion, Verdict};
+use ragent_rendezvous::message::Unhealthy;
+use tokio::{sync::watch, task::JoinSet};
+use tracing::{info, warn};
+
+use super::hardware::HardwareWatch;
+
+/// The checks of this node. Dropping it ends the program that runs.
+#[derive(Debug)]
+pub(crate) struct HealthChecks {
+    machine: Health,
+    spec: HealthSpec,
+    running: JoinSet<Done>,
+    health: watch::Sender<NodeHealth>,
+}
+
+/// The end of a part of a check.
+#[derive(Debug)]
+pub(crate) enum Done {
+    Read,
+    Ran(Verdict),
+}
+
+/// The exit code of a program that has no result now: `EX_TEMPFAIL`.
+const NOT_NOW: i32 = 75;
+
+impl HealthChecks {
+    /// Begins with a check.
+    pub(crate) fn new(spec: HealthSpec, hardware: &HardwareWatch) -> Self {
+        let (reads, runs) = (spec.gpus || spec.ports, !spec.check.is_empty());
+        let settings = HealthSettings { reads, runs, seed: rand::random() };
+        let machine = Health::new(clock::now(), settings);
+        let health = watch::Sender::new(machine.node());
+        let mut checks = Self { machine, spec, running: JoinSet::new(), health };
+        checks.carry_out(hardware);
+        checks
+    }
+
+    /// Returns the health of this node.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<NodeHealth> {
+        self.health.subscribe()
+    }
+
+    /// Returns the earliest deadline.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.machine.poll_timeout()
+    }
+
+    /// Waits for the end of a part of a check. Never returns if none runs.
+    ///
+    /// # Cancel safety
+    ///
+    /// A cancelled call loses nothing.
+    pub(crate) async fn done(&mut self) -> Done {
+        loop {
+            match self.running.join_next().await {
+                Some(Ok(done)) => return done,
+                // A task neither panics nor is cancelled.
+                Some(Err(_)) => {}
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Notes that workers start.
+    pub(crate) fn handle_round(&mut self) {
+        self.machine.handle_round();
+    }
+
+    /// Notes that a worker of this node has failed.
+    pub(crate) fn handle_failure(&mut self, hardware: &HardwareWatch) {
+        self.machine.handle_failure(clock::now(), hardware.unhealthy());
+        self.carry_out(hardware);
+    }
+
+    /// Notes that no worker is left.
+    pub(crate) fn handle_round_over(&mut self, hardware: &HardwareWatch) {
+        self.machine.handle_round_over(clock::now(), hardware.unhealthy());
+        self.carry_out(hardware);
+    }
+
+    /// Notes the end of a part of a check.
+    pub(crate) fn handle_done(&mut self, done: Done, hardware: &HardwareWatch) {
+        match done {
+            Done::Read => self.machine.handle_read(hardware.unhealthy()),
+            Done::Ran(verdict) => self.machine.handle_verdict(clock::now(), verdict),
+        }
+        self.carry_out(hardware);
+    }
+
+    /// Applies every deadline that has passed.
+    pub(crate) fn handle_timeout(&mut self, hardware: &HardwareWatch) {
+        self.machine.handle_timeout(clock::now());
+        self.carry_out(hardware);
+    }
+
+    fn carry_out(&mut self, hardware: &HardwareWatch) {
+        while let Some(effect) = self.machine.poll_effect() {
+            match effect {
+                Effect::Read(occasion) => {
+                    let reading = hardware.check(occasion);
+                    self.running.spawn(async {
+                        reading.await;
+                        Done::Read
+                    });
+                }
+                Effect::Run(occasion) => {
+                    self.running.spawn(run(self.spec.clone(), occasion));
+                }
+            }
+        }
+        let node = self.machine.node();
+        self.health.send_if_modified(|known| {
+            if known.unhealthy != node.unhealthy {
+                log(node.unhealthy.as_ref());
+            }
+            let is_changed = *known != node;
+            *known = node;
+            is_changed
+        });
+    }
+}
+
+fn log(unhealthy: Option<&Unhealthy>) {
+    match unhealthy {
+        Some(Unhealthy { class, reason, .. }) => {
+            warn!(class = class.name(), "this machine is unhealthy: {reason}");
+        }
+        None => info!("this machine is healthy again"),
+    }
+}
+
+/// Runs the program of `--health-check`.
+async fn run(spec: HealthSpec, occasion: Occasion) -> Done {
+    let variables = [("RAGENT_HEALTH_WHEN", occasion.name())];
+    let verdict = match user_command::run(&spec.check, &variables, spec.timeout).await {
+        Ok(ended) => match ended.status.and_then(|status| status.code()) {
+            Some(0) => Verdict::Healthy,
+            Some(NOT_NOW) => Verdict::NotNow,
+            _ => Verdict::Gone(format!("the health check {}", ended.text(spec.timeout))),
+        },
+        Err(error) => Verdict::Gone(format!("the health check cannot be run: {error}")),
+    };
+    info!(?verdict, occasion = occasion.name(), "the program of `--health-check` has ended");
+    Done::Ran(verdict)
+}

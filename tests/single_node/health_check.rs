@@ -1,0 +1,133 @@
+//! Tests the health of the machine: the user's own check, and what the hardware says.
+
+use std::fs;
+
+use nix::sys::signal::Signal;
+
+use crate::support::{Gpus, Program, Sandbox, is_alive};
+
+/// Starts an agent with a check that is this script.
+fn start(sandbox: &Sandbox, script: &str, words: &str) -> Program {
+    let check = sandbox.path("check.sh");
+    fs::write(&check, script).unwrap();
+    let words = format!("{words} --no-python obey.sh");
+    let start = sandbox.ragent("--health-check").arg(format!("sh {}", check.display()));
+    words.split_ascii_whitespace().fold(start, |start, word| start.arg(word)).start()
+}
+
+/// The check runs before the workers and after a failure, and learns why. Without a shell, it gets its words as a shell would split them.
+#[test]
+fn check_runs_before_workers() {
+    let sandbox = Sandbox::new();
+    let orders = sandbox.orders(0);
+    let script = "echo $RAGENT_HEALTH_WHEN $RANK $RAGENT_SOCKET >> $SCRATCH/when";
+    let mut agent = start(&sandbox, script, "--max-restarts 1");
+    let when = || fs::read_to_string(sandbox.path("when")).unwrap();
+    agent.worker();
+    assert_eq!(when(), "start\n");
+    orders.give("exit 3");
+    assert_eq!(agent.worker().number("restart"), 1);
+    assert_eq!(when(), "start\nfailure\n");
+    orders.give("exit 0");
+    let end = agent.end();
+    end.assert_code(0);
+    assert!(!end.stderr.contains("unhealthy"), "{}", end.stderr);
+}
+
+/// A check that fails, hangs, leaves a process or prints megabytes makes the machine unhealthy, with the last line that it has printed. The
+/// job of one node runs in any case.
+#[test]
+fn failed_checks_are_named() {
+    let flood = "yes word | head -c 3000000";
+    for (script, text) in [
+        ("echo no network >&2; exit 1", "exited with code 1: no network"),
+        ("echo waiting >&2; sleep 1000 & wait", "did not end in 0.5 s: waiting"),
+        ("sleep 1000 & echo left >&2; exit 2", "exited with code 2: left"),
+        (&format!("{flood} >&2; {flood}; echo full >&2; exit 3"), "exited with code 3: full"),
+        ("kill -KILL $$", "was killed by a signal"),
+    ] {
+        let sandbox = Sandbox::new();
+        let orders = sandbox.orders(0);
+        let timeout = if text.contains("0.5") { "0.5" } else { "300" };
+        let mut agent = start(&sandbox, script, &format!("--health-timeout {timeout}"));
+        let line = agent.logs("this machine is unhealthy: ");
+        assert!(line.contains(&format!("the health check {text}")), "{line}");
+        assert!(line.contains("WARN") && line.contains("class=\"gone\""), "{line}");
+        agent.worker();
+        orders.give("exit 0");
+        agent.end().assert_code(0);
+        sandbox.wait_until_nothing_left();
+    }
+}
+
+/// A check that cannot say anything now lets workers start.
+#[test]
+fn check_without_an_answer() {
+    let sandbox = Sandbox::new();
+    let orders = sandbox.orders(0);
+    let mut agent = start(&sandbox, "echo busy >&2; exit 75", "");
+    agent.worker();
+    orders.give("exit 0");
+    let end = agent.end();
+    end.assert_code(0);
+    assert!(!end.stderr.contains("unhealthy"), "{}", end.stderr);
+}
+
+/// A check ends with its agent, also if that is killed.
+#[test]
+fn check_ends_with_its_agent() {
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        let sandbox = Sandbox::new();
+        let script = "echo $$ > $SCRATCH/draft; mv $SCRATCH/draft $SCRATCH/pid; exec sleep 1000";
+        let agent = start(&sandbox, script, "--health-timeout 3600");
+        let pid = loop {
+            match fs::read_to_string(sandbox.path("pid")) {
+                Ok(pid) => break pid.trim().parse().unwrap(),
+                Err(_) => crate::support::let_pass(std::time::Duration::from_millis(20)),
+            }
+        };
+        assert!(is_alive(pid));
+        agent.signal(signal);
+        drop(agent.end());
+        sandbox.wait_until_nothing_left();
+    }
+}
+
+/// An error of a GPU makes the machine unhealthy when its worker has failed. A machine without anything of that has no warning.
+#[test]
+fn error_of_a_gpu_makes_unhealthy() {
+    let sandbox = Sandbox::new();
+    let Some(mut gpus) = Gpus::new(&sandbox) else { return };
+    let orders = sandbox.orders(0);
+    let start = sandbox.ragent("--max-restarts 1 --no-python obey.sh");
+    let mut agent = gpus.belong_to(start).start();
+    agent.worker();
+    gpus.fail(1, 79);
+    agent.logs("WARN GPU 1 reported XID 79");
+    orders.give("exit 3");
+    let line = agent.logs("this machine is unhealthy: ");
+    assert!(line.contains("GPU 1: XID 79 (fell off the bus)"), "{line}");
+    assert!(line.contains("class=\"replace\""), "{line}");
+    agent.worker();
+    orders.give("exit 0");
+    agent.end().assert_code(0);
+}
+
+/// With `--health off` nothing is read.
+#[test]
+fn health_off_reads_nothing() {
+    for words in ["--health off", "--health nic"] {
+        let sandbox = Sandbox::new();
+        let Some(gpus) = Gpus::new(&sandbox) else { return };
+        let orders = sandbox.orders(0);
+        gpus.set(1, 145, 1);
+        let start = sandbox.ragent(&format!("{words} --held-gpu-timeout 0 --no-python obey.sh"));
+        let mut agent = gpus.belong_to(start).start();
+        agent.worker();
+        assert!(!gpus.are_open_in(agent.pid()));
+        orders.give("exit 3");
+        let end = agent.end();
+        end.assert_code(1);
+        assert!(!end.stderr.contains("row remap"), "{}", end.stderr);
+    }
+}
