@@ -88,6 +88,8 @@ pub struct Rendezvous {
     counted: OnceLock<NodeCounts>,
     spacing: RestartSpacing,
     valve: SafetyValve,
+    /// The time until which rounds wait for the first list of excluded hosts.
+    excluded_awaited_until: Option<Instant>,
     effects: VecDeque<Effect>,
     has_news: bool,
     clock: Instant,
@@ -174,6 +176,7 @@ impl Rendezvous {
             counted: OnceLock::new(),
             spacing: RestartSpacing::default(),
             valve: SafetyValve::default(),
+            excluded_awaited_until: None,
             effects: VecDeque::new(),
             has_news: false,
             clock: now,
@@ -509,7 +512,8 @@ impl Rendezvous {
     fn phase_deadline(&self) -> Option<Instant> {
         let Some(shared) = self.settings.shared else { return self.deadline_without_nodes() };
         let is_forming = matches!(self.phase, Phase::Gathering(_) | Phase::Regathering(_));
-        if let Some(until) = self.keeping.deadline(self.advanced).filter(|_| is_forming) {
+        let list = self.excluded_awaited_until.filter(|until| self.advanced < *until);
+        if let Some(until) = self.keeping.deadline(self.advanced).or(list).filter(|_| is_forming) {
             return Some(until);
         }
         match &self.phase {

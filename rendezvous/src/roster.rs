@@ -163,7 +163,7 @@ impl Roster {
         self.excluded = hosts;
         let mut changed = Vec::new();
         for (id, node) in &mut self.nodes {
-            let excluded = excluded_because(&self.excluded, &node.description.host_name);
+            let excluded = excluded_because(&self.excluded, &node.description);
             if node.excluded != excluded {
                 node.excluded = excluded;
                 changed.push(id.clone());
@@ -267,7 +267,7 @@ impl Roster {
         let node_rank = node.description.node_rank;
         let described = Arc::new(NodeDescription { node_rank, ..description });
         let before_this = mem::replace(&mut node.description, Arc::clone(&described));
-        node.excluded = excluded_because(&self.excluded, &described.host_name);
+        node.excluded = excluded_because(&self.excluded, &described);
         node.stream = stream;
         node.memory = memory.map(Box::new);
         node.attached = true;
@@ -523,11 +523,13 @@ impl Roster {
     }
 }
 
-/// Returns the reason for which a host is excluded. Host names are compared up to the first dot.
-fn excluded_because(hosts: &BTreeMap<String, String>, host_name: &str) -> Option<Arc<str>> {
+/// Returns the reason for which a node is excluded: by its host, or by its failure domain, which is the machine of a pod in
+/// Kubernetes. Names are compared up to the first dot.
+fn excluded_because(hosts: &BTreeMap<String, String>, node: &NodeDescription) -> Option<Arc<str>> {
     if hosts.is_empty() {
         return None;
     }
-    let short = host_name.split('.').next().unwrap_or(host_name);
-    hosts.get(short).map(|reason| Arc::from(reason.as_str()))
+    let names = [&node.host_name, &node.failure_domain].into_iter();
+    let reason = names.filter_map(|name| hosts.get(name.split('.').next()?)).next();
+    reason.map(|reason| Arc::from(reason.as_str()))
 }

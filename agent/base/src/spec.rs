@@ -162,6 +162,8 @@ pub struct JobSpec {
     pub notice_on: Vec<NoticeSignal>,
     /// The program that prints notices, with its arguments; empty if there is none.
     pub notice_command: Vec<String>,
+    /// The program that prints the hosts that get no place, with its arguments; empty if there is none.
+    pub exclude_command: Vec<String>,
     /// The checks of the machine.
     pub health: HealthSpec,
     /// Exit codes of workers after which the job is not restarted.
@@ -281,6 +283,8 @@ impl JobSpec {
         let shared_store = arguments.variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
         let error_file = arguments.variable("TORCHELASTIC_ERROR_FILE");
         let path = |given: Option<String>| given.filter(|path| !path.is_empty()).map(PathBuf::from);
+        let fixed_ranks = matches!(rendezvous, RendezvousMethod::Static { .. });
+        let exclude_command = errors.or_default(arguments.exclude_command(fixed_ranks));
         let spec = Self {
             name: args.name,
             run_id,
@@ -290,7 +294,7 @@ impl JobSpec {
                 nodes,
                 max_restarts,
                 timeouts,
-                fixed_ranks: matches!(rendezvous, RendezvousMethod::Static { .. }),
+                fixed_ranks,
                 store_access: errors.or_default(arguments.store_access()),
                 notice: errors.or_default(arguments.notice()),
                 no_progress_limit: errors.or_default(arguments.no_progress_limit()),
@@ -336,6 +340,7 @@ impl JobSpec {
             signaled: errors.or_default(arguments.signaled()),
             notice_on: errors.or_default(arguments.notice_on(&signals)),
             notice_command: errors.or_default(arguments.notice_command()),
+            exclude_command,
             health: HealthSpec {
                 check: errors.or_default(arguments.health_check()),
                 timeout: errors.or_default(arguments.health_timeout()),

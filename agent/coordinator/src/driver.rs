@@ -30,7 +30,7 @@ use ragent_proto::{
     convert::{FromCoordinator, NotHere},
 };
 use ragent_rendezvous::{
-    Rendezvous,
+    ExcludedHosts, Rendezvous,
     effect::Effect,
     ids::{JobUid, Peer, RunId, VoterAddress},
     known_job::KnownJob,
@@ -88,6 +88,8 @@ pub enum Input {
     StepDown(Endpoint),
     /// Another job of this name has begun.
     OtherJob(KnownJob),
+    /// The hosts that the user excludes; `None` if the program that lists them has failed.
+    Excluded(Option<ExcludedHosts>),
     /// The process received a signal to end.
     Shutdown,
 }
@@ -135,9 +137,12 @@ impl Coordination {
         let Records { journal, measures } = records;
         let journal = EventJournal::new(settings.run_id.clone(), journal.as_deref());
         let settings = Settings { voters: mandate.voters.clone(), ..settings };
-        let Place { leadership, endpoint, registered_nodes, registered } = place;
+        let Place { leadership, endpoint, registered_nodes, registered, awaits_excluded } = place;
         let grant = mandate.grant.clone();
-        let rendezvous = Rendezvous::new(clock::now(), settings, job_state, grant);
+        let mut rendezvous = Rendezvous::new(clock::now(), settings, job_state, grant);
+        if awaits_excluded {
+            rendezvous.await_excluded(clock::now() + limits::EXCLUDED_AWAITED_FOR);
+        }
         let persistence = Persistence::new(leadership.clone(), mandate.term());
         let listed =
             ListedVoters { leadership: leadership.clone(), own: endpoint, since: clock::now() };
@@ -172,6 +177,8 @@ pub(crate) struct Place {
     /// The coordinator with which the agent of this process is registered, published for other agents. A coordinator that steps down
     /// publishes its rival here.
     pub(crate) registered: watch::Sender<NotHere>,
+    /// True if a program lists the hosts that the user excludes.
+    pub(crate) awaits_excluded: bool,
 }
 
 /// The destinations of what a coordinator records.
@@ -507,6 +514,7 @@ impl CoordinatorDriver {
             Input::Journal(answer) => drop(answer.send(self.journal.reader())),
             Input::StepDown(to) => self.step_down(now, &to),
             Input::OtherJob(job) => self.show_other_job(job),
+            Input::Excluded(hosts) => self.rendezvous.handle_excluded(now, hosts),
             Input::Shutdown => self.rendezvous.handle_shutdown(now),
         }
     }

@@ -26,7 +26,7 @@ use super::{
     proofs::Proofs,
     role::ElectedCoordinator,
 };
-use crate::limits;
+use crate::{excluded_hosts, limits};
 
 /// Runs the coordinator of a process whenever the process leads.
 pub struct CoordinatorHost {
@@ -44,6 +44,8 @@ pub struct CoordinatorHost {
     pub registered: watch::Sender<NotHere>,
     /// Death notices that keepers have sent.
     pub death_notices: mpsc::Receiver<DeathNotice>,
+    /// The program of `--exclude-command`, with its arguments; empty if there is none.
+    pub exclude_command: Vec<String>,
     /// The destinations of what every coordinator of this process records.
     pub records: Records,
 }
@@ -99,7 +101,9 @@ impl CoordinatorHost {
         self.elected.send_replace(ElectedCoordinator::Here(inputs.clone()));
         let coordination = self.coordination(mandate);
         let coordinator = driver::drive(coordination, queue);
-        tokio::pin!(coordinator);
+        let command = self.exclude_command.clone();
+        let excluding = excluded_hosts::follow(&command, &inputs);
+        tokio::pin!(coordinator, excluding);
         let end = loop {
             tokio::select! {
                 // The end of the term first: no result of this coordinator may be used after it.
@@ -115,6 +119,7 @@ impl CoordinatorHost {
                     }
                 }
                 end = &mut coordinator => break end,
+                () = &mut excluding => {}
                 Some(death_notice) = self.death_notices.recv() => {
                     // The coordinator checks the proof. It runs in this task too, so waiting for room in its queue would block forever. If
                     // the notice is lost, the node's lease ends instead.
@@ -175,6 +180,7 @@ impl CoordinatorHost {
             endpoint: self.endpoint.clone(),
             registered_nodes: self.registered_nodes.clone(),
             registered: self.registered.clone(),
+            awaits_excluded: !self.exclude_command.is_empty(),
         };
         Coordination::new(self.settings.clone(), mandate, place, self.records.clone())
     }

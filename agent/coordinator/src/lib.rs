@@ -29,6 +29,7 @@ pub mod client;
 mod collected;
 pub mod driver;
 mod events_page;
+mod excluded_hosts;
 pub mod facts_page;
 pub mod host;
 pub mod identity;

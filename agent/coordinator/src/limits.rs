@@ -81,3 +81,11 @@ pub(crate) const MAX_DEATH_NOTICES: usize = 512;
 pub(crate) const REACH_TRIES: u32 = 3;
 /// The lines about the hardware of a node on its page, of 200 bytes each: 16 KiB with their frame.
 pub(crate) const FACTS_LINES: usize = 72;
+
+/// The time between two runs of the program of `--exclude-command`: a drained node is rarely urgent, and asking a scheduler costs
+/// something.
+pub(crate) const EXCLUDE_INTERVAL: Duration = Duration::from_secs(60);
+/// The time that such a run may take.
+pub(crate) const EXCLUDE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The time for which a round waits for the first list. A scheduler answers within some seconds.
+pub(crate) const EXCLUDED_AWAITED_FOR: Duration = Duration::from_secs(10);

@@ -75,8 +75,15 @@ pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
         let registered_nodes = watch::Sender::new(RegisteredNodes::default());
         let store = plain_store(&stores, registered_nodes.subscribe(), &credentials)?;
         warn_of_open_port(&credentials, &settings.run_id, address);
-        let journal = journal(args)?;
-        let port = EndpointPort { listener, store, credentials, registered_nodes, journal };
+        let (journal, exclude_command) = (journal(args)?, exclude_command(args)?);
+        let port = EndpointPort {
+            listener,
+            store,
+            credentials,
+            registered_nodes,
+            journal,
+            exclude_command,
+        };
         let here = NotHere { term: Term(0), endpoint: endpoint.to_string() };
         let (not_here, _) = watch::channel(here);
         let own = OwnCoordinator { settings, endpoint, registered: not_here };
@@ -122,6 +129,13 @@ fn journal(args: &CoordinatorArgs) -> Result<Option<PathBuf>, LaunchError> {
     Ok(path)
 }
 
+/// Returns the program of `--exclude-command`, with its arguments.
+fn exclude_command(args: &CoordinatorArgs) -> Result<Vec<String>, LaunchError> {
+    let given = Argument::of_flag("--exclude-command", &args.exclude_command);
+    let words = given.map(|given| given.command(&ThisHost, "'cat bad-hosts'")).transpose()?;
+    Ok(words.unwrap_or_default())
+}
+
 /// Opens the port of the metrics, if it is given.
 fn metrics_port(args: &CoordinatorArgs) -> Result<Option<MetricsPort>, LaunchError> {
     let given = Argument::of_flag("--metrics-listen", &args.metrics_listen);
@@ -156,8 +170,16 @@ fn vote(
         let registered_nodes = watch::Sender::new(RegisteredNodes::default());
         let store = plain_store(&stores, registered_nodes.subscribe(), &credentials)?;
         warn_of_open_port(&credentials, &RunId::new(&args.rdzv_id), address);
-        let (listener, journal) = (own.listener, journal(args)?);
-        let port = EndpointPort { listener, store, credentials, registered_nodes, journal };
+        let (journal, exclude_command) = (journal(args)?, exclude_command(args)?);
+        let listener = own.listener;
+        let port = EndpointPort {
+            listener,
+            store,
+            credentials,
+            registered_nodes,
+            journal,
+            exclude_command,
+        };
         let process = new_node_id();
         let state_file = state_file::voter_path(&RunId::new(&args.rdzv_id), &own.endpoint);
         let count = list.count_for(nodes);

@@ -143,7 +143,8 @@ impl Rendezvous {
     /// If other nodes could not reach the address of the master, the job is closed instead, because
     /// no node could change this by itself.
     pub(super) fn complete(&mut self, now: Instant, shared: SharedSettings) -> bool {
-        if self.keeping.is_waiting(now) {
+        let awaits_list = self.excluded_awaited_until.is_some_and(|until| now < until);
+        if awaits_list || self.keeping.is_waiting(now) {
             return false;
         }
         let room = shared.nodes.fit(self.candidates(shared));

@@ -33,11 +33,23 @@ use crate::{
 pub type ExcludedHosts = BTreeMap<String, String>;
 
 impl Rendezvous {
-    /// Replaces the hosts that get no place.
-    pub fn handle_excluded(&mut self, now: Instant, hosts: ExcludedHosts) {
-        if !self.begin(now) || self.roster.excluded() == &hosts {
+    /// Lets rounds wait for the first [`Rendezvous::handle_excluded`], at most until this time.
+    pub fn await_excluded(&mut self, until: Instant) {
+        self.excluded_awaited_until = Some(until);
+    }
+
+    /// Replaces the hosts that get no place. `None` keeps the last ones: it is not known which hosts the user excludes now.
+    pub fn handle_excluded(&mut self, now: Instant, hosts: Option<ExcludedHosts>) {
+        if !self.begin(now) {
             return;
         }
+        let was_awaited = self.excluded_awaited_until.take().is_some();
+        let Some(hosts) = hosts.filter(|hosts| self.roster.excluded() != hosts) else {
+            if was_awaited {
+                self.advance(now);
+            }
+            return;
+        };
         for id in self.roster.exclude(hosts) {
             let reason = self.roster.get(&id).and_then(|node| node.excluded.clone());
             match &reason {

@@ -325,6 +325,16 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub health_timeout: Option<String>,
+    /// Program that prints the hosts that get no place, one with its reason on each line. It runs every minute on the node that coordinates,
+    /// so give it to all nodes [default: none]
+    #[arg(
+        long,
+        alias = "exclude_command",
+        value_name = "COMMAND",
+        help_heading = FAILURES,
+        hide_short_help = true
+    )]
+    pub exclude_command: Option<String>,
     /// Failures in a row without a new training step after which the job is closed, from 2 to 8, the same on all nodes. For scripts that
     /// report steps. 0: it is never closed [default: 3; as torchrun: 0]
     #[arg(

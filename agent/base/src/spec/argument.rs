@@ -1,11 +1,11 @@
 //! Reads one value of the command line or the environment.
 
-use std::{fmt, num::NonZeroU32, ops::RangeInclusive};
+use std::{ffi::OsStr, fmt, num::NonZeroU32, ops::RangeInclusive};
 
 use ragent_rendezvous::settings::{NodeRange, NodeRangeError};
 
 use super::UsageError;
-use crate::limits;
+use crate::{limits, sys::host::Host};
 
 /// The value of a flag or a variable.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -25,6 +25,25 @@ impl Argument {
     /// Returns the value of a flag, if it is given.
     pub fn of_flag(flag: &str, typed: &Option<String>) -> Option<Self> {
         typed.as_deref().map(|text| Self::new(flag, text))
+    }
+
+    /// Splits a command of the user into words, as a shell does. `example` is another command.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no word, or if the program does not exist.
+    pub fn command<H: Host>(&self, host: &H, example: &str) -> Result<Vec<String>, UsageError> {
+        let wrong = |problem: &str| {
+            let hint = format!("give a program with its arguments, such as {example}");
+            self.invalid(problem).with_hint(&hint)
+        };
+        let words = shlex::split(&self.text)
+            .filter(|words| !words.is_empty())
+            .ok_or_else(|| wrong("is empty, or has an open quotation mark"))?;
+        if words.first().is_some_and(|word| host.find_program(OsStr::new(word)).is_none()) {
+            return Err(wrong("names a program that does not exist or cannot be run"));
+        }
+        Ok(words)
     }
 
     /// Returns the error "`--flag VALUE` `problem`" or "`VARIABLE=VALUE` `problem`".

@@ -49,7 +49,19 @@ impl<H: Host> Arguments<'_, H> {
 
     pub(super) fn health_check(&self) -> Result<Vec<String>, UsageError> {
         let given = self.argument("health_check", &self.args.health_check);
-        self.command_words(given, "'nvidia-smi -L'")
+        given.map_or(Ok(Vec::new()), |given| given.command(self.host, "'nvidia-smi -L'"))
+    }
+
+    pub(super) fn exclude_command(&self, fixed_ranks: bool) -> Result<Vec<String>, UsageError> {
+        let given = self.argument("exclude_command", &self.args.exclude_command);
+        if let Some(given) = given.as_ref().filter(|_| fixed_ranks) {
+            let hint =
+                "use the backend c10d, in which another node can take the place of an excluded one";
+            return Err(given
+                .invalid("needs a job in which nodes have no fixed ranks")
+                .with_hint(hint));
+        }
+        given.map_or(Ok(Vec::new()), |given| given.command(self.host, "'cat bad-hosts'"))
     }
 
     pub(super) fn health_timeout(&self) -> Result<Duration, UsageError> {

@@ -1,12 +1,12 @@
 //! Reads the flags about notices: `--notice`, `--notice-on`, `--notice-command` and `--no-progress-limit`.
 
-use std::{ffi::OsStr, time::Duration};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use ragent_rendezvous::training::CHARGED_ROUNDS_MAX;
 use serde::{Deserialize, Serialize};
 
-use super::{Argument, SignalList, UsageError, arguments::Arguments};
+use super::{SignalList, UsageError, arguments::Arguments};
 use crate::{cli::ProgramName, sys::host::Host};
 
 /// What a source of notices announces or wants.
@@ -119,26 +119,6 @@ impl<H: Host> Arguments<'_, H> {
 
     pub(super) fn notice_command(&self) -> Result<Vec<String>, UsageError> {
         let given = self.argument("notice_command", &self.args.notice_command);
-        self.command_words(given, "'ragent-notices aws'")
-    }
-
-    /// Splits a command of the user into words. Returns none if it is not given.
-    pub(super) fn command_words(
-        &self,
-        given: Option<Argument>,
-        example: &str,
-    ) -> Result<Vec<String>, UsageError> {
-        let Some(given) = given else { return Ok(Vec::new()) };
-        let wrong = |problem: &str| {
-            let hint = format!("give a program with its arguments, such as {example}");
-            given.invalid(problem).with_hint(&hint)
-        };
-        let words = shlex::split(&given.text)
-            .filter(|words| !words.is_empty())
-            .ok_or_else(|| wrong("is empty, or has an open quotation mark"))?;
-        if words.first().is_some_and(|word| self.host.find_program(OsStr::new(word)).is_none()) {
-            return Err(wrong("names a program that does not exist or cannot be run"));
-        }
-        Ok(words)
+        given.map_or(Ok(Vec::new()), |given| given.command(self.host, "'ragent-notices aws'"))
     }
 }

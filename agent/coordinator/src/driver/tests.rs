@@ -53,6 +53,7 @@ impl Fixture {
             endpoint: VoterAddress::new("here:1"),
             registered_nodes,
             registered: not_here,
+            awaits_excluded: false,
         };
         let coordination = Coordination::new(settings, &mandate, place, Records::default());
         let task = tokio::spawn(async move {
@@ -316,7 +317,8 @@ fn elected(leadership: Leadership, registered: watch::Sender<NotHere>) -> Coordi
     let mandate = Mandate { grant, until, job_state: None, voters: Vec::new() };
     let endpoint = VoterAddress::new("here:1");
     let registered_nodes = watch::channel(RegisteredNodes::default()).0;
-    let place = Place { leadership, endpoint, registered_nodes, registered };
+    let awaits_excluded = false;
+    let place = Place { leadership, endpoint, registered_nodes, registered, awaits_excluded };
     Coordination::new(settings(), &mandate, place, Records::default())
 }
 

@@ -59,8 +59,9 @@ pub(super) fn host(
     let (not_here, _) = watch::channel(not_here);
     let state_file = recovered.state_file.clone();
     let credentials = spec.credentials.clone();
-    let journal = spec.journal.clone();
-    let port = EndpointPort { listener, store, credentials, registered_nodes, journal };
+    let (journal, exclude_command) = (spec.journal.clone(), spec.exclude_command.clone());
+    let port =
+        EndpointPort { listener, store, credentials, registered_nodes, journal, exclude_command };
     let begins_at = begins_at(spec.shared.nodes, spec.is_first_start());
     let own = OwnCoordinator {
         settings: Settings { begins_at, ..settings(spec, &node_id, VoterCount::One) },

@@ -82,6 +82,8 @@ pub struct EndpointPort {
     pub registered_nodes: watch::Sender<RegisteredNodes>,
     /// The file to which a coordinator appends its events, if there is one.
     pub journal: Option<PathBuf>,
+    /// The program of `--exclude-command`, with its arguments; empty if there is none.
+    pub exclude_command: Vec<String>,
 }
 
 /// The coordinator that a process runs while it leads.
@@ -226,7 +228,8 @@ pub fn host(
     let nodes_max = settings.nodes_max();
     let (published, elected) = watch::channel(ElectedCoordinator::Unknown);
     let (death_notices, received) = mpsc::channel(limits::DEATH_NOTICES);
-    let EndpointPort { listener, store, credentials, registered_nodes, journal } = port;
+    let EndpointPort { listener, store, credentials, registered_nodes, journal, exclude_command } =
+        port;
     let protocols_nodes = registered_nodes.subscribe();
     let measures = Arc::new(CoordinatorMeasures::default());
     let role = Role::Host {
@@ -245,6 +248,7 @@ pub fn host(
         elected: published,
         registered,
         death_notices: received,
+        exclude_command,
         records: Records { journal, measures: Arc::clone(&measures) },
     };
     let coordinator = tokio::spawn(host.run());

@@ -69,8 +69,9 @@ pub(super) async fn take_part(
     let (registered_nodes, registered) = watch::channel(RegisteredNodes::default());
     let credentials = spec.credentials.clone();
     let store = plain_store(stores, registered, &credentials)?;
-    let journal = spec.journal.clone();
-    let port = EndpointPort { listener, store, credentials, registered_nodes, journal };
+    let (journal, exclude_command) = (spec.journal.clone(), spec.exclude_command.clone());
+    let port =
+        EndpointPort { listener, store, credentials, registered_nodes, journal, exclude_command };
     let not_here = watch::Sender::new(NotHere::unknown());
     let own = OwnCoordinator {
         settings: settings(spec, &node_id, VoterCount::One),

@@ -314,8 +314,9 @@ fn serve(
     let (registered_nodes, registered) = watch::channel(RegisteredNodes::default());
     let credentials = spec.credentials.clone();
     let store = plain_store(stores, registered, &credentials)?;
-    let journal = spec.journal.clone();
-    let endpoint_port = EndpointPort { listener, store, credentials, registered_nodes, journal };
+    let (journal, exclude_command) = (spec.journal.clone(), spec.exclude_command.clone());
+    let endpoint_port =
+        EndpointPort { listener, store, credentials, registered_nodes, journal, exclude_command };
     let own = OwnCoordinator {
         settings: settings(spec, &node_id, spec.voters),
         endpoint: endpoint.clone(),

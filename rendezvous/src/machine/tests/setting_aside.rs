@@ -44,7 +44,7 @@ impl Fixture {
 
     fn exclude(&mut self, hosts: &[&str]) -> Vec<Did> {
         let hosts = hosts.iter().map(|host| ((*host).to_owned(), "drained".to_owned()));
-        self.machine.handle_excluded(self.now, hosts.collect());
+        self.machine.handle_excluded(self.now, Some(hosts.collect()));
         self.drain()
     }
 
@@ -264,6 +264,29 @@ fn excluded_host_gets_no_place() {
     );
 }
 
+/// The first round waits for the first list of excluded hosts, but not for long.
+#[test]
+fn first_list_is_awaited() {
+    for is_there in [true, false] {
+        let mut t = Fixture::new(1, 2);
+        t.machine.await_excluded(t.now + 10 * SECOND);
+        t.join("a");
+        assert_eq!(t.join("b"), [Did::Welcome("b"), Did::Wait("b", WaitReason::Gathering)]);
+        if is_there {
+            t.exclude(&["b"]);
+            t.live(&["a", "b"], 9 * SECOND);
+            assert!(t.members().is_empty(), "the last call");
+            t.live(&["a", "b"], 30 * SECOND);
+            assert_eq!(t.members(), ["a"]);
+        } else {
+            t.live(&["a", "b"], 9 * SECOND);
+            assert!(t.members().is_empty());
+            t.live(&["a", "b"], 2 * SECOND);
+            assert_eq!(t.members(), ["a", "b"]);
+        }
+    }
+}
+
 /// Hosts are compared up to the first dot.
 #[test]
 fn short_names_are_compared() {
@@ -271,7 +294,7 @@ fn short_names_are_compared() {
     let mut registration = t.registration_of("a", ready());
     registration.node.host_name = "node7.cluster.example".to_owned();
     let hosts = BTreeMap::from([("node7".to_owned(), "drained".to_owned())]);
-    t.machine.handle_excluded(t.now, hosts);
+    t.machine.handle_excluded(t.now, Some(hosts));
     t.register_with(registration);
     let node = t.machine.snapshot(t.now).nodes.remove(0);
     assert_eq!(node.excluded.as_deref(), Some("drained"));
