@@ -1,10 +1,10 @@
 //! Tests the health of the machine: the user's own check, and what the hardware says.
 
-use std::fs;
+use std::{fs, time::Duration};
 
-use nix::sys::signal::Signal;
+use nix::{sys::signal::Signal, unistd::geteuid};
 
-use crate::support::{Gpus, Program, Sandbox, is_alive};
+use crate::support::{Gpus, Program, Sandbox, is_alive, is_there, let_pass, skip};
 
 /// Starts an agent with a check that is this script.
 fn start(sandbox: &Sandbox, script: &str, words: &str) -> Program {
@@ -83,7 +83,7 @@ fn check_ends_with_its_agent() {
         let pid = loop {
             match fs::read_to_string(sandbox.path("pid")) {
                 Ok(pid) => break pid.trim().parse().unwrap(),
-                Err(_) => crate::support::let_pass(std::time::Duration::from_millis(20)),
+                Err(_) => let_pass(Duration::from_millis(20)),
             }
         };
         assert!(is_alive(pid));
@@ -113,6 +113,24 @@ fn error_of_a_gpu_makes_unhealthy() {
     agent.end().assert_code(0);
 }
 
+/// A machine without such hardware, and without a flag, prints nothing about it.
+#[test]
+fn nothing_is_printed_without_hardware() {
+    let sandbox = Sandbox::new();
+    let orders = sandbox.orders(0);
+    let start = sandbox.ragent("--max-restarts 1 --no-python obey.sh");
+    let mut agent = start.env("CUDA_VISIBLE_DEVICES", "").start();
+    agent.worker();
+    orders.give("exit 3");
+    agent.worker();
+    orders.give("exit 0");
+    let end = agent.end();
+    end.assert_code(0);
+    for word in ["healthy", "GPU", "NVML"] {
+        assert!(!end.stderr.contains(word), "{word} in {}", end.stderr);
+    }
+}
+
 /// With `--health off` nothing is read.
 #[test]
 fn health_off_reads_nothing() {
@@ -130,4 +148,34 @@ fn health_off_reads_nothing() {
         end.assert_code(1);
         assert!(!end.stderr.contains("row remap"), "{}", end.stderr);
     }
+}
+
+/// A folder that has become full since the round began is named with the failure.
+#[test]
+fn full_folder_is_named() {
+    if !geteuid().is_root() {
+        return skip("mounting a small file system needs root");
+    }
+    if !is_there("unshare") || !is_there("mount") {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let orders = sandbox.orders(0);
+    let logs = sandbox.path("logs");
+    fs::create_dir(&logs).unwrap();
+    let logs = logs.display();
+    let script = format!(
+        "mount --make-rprivate / && mount -t tmpfs -o size=8m none {logs} && \
+         exec {} --log-dir {logs} --no-python obey.sh",
+        env!("CARGO_BIN_EXE_ragent"),
+    );
+    let start = sandbox.program("unshare").arg("--mount").arg("bash").arg("-c").arg(script);
+    let mut agent = start.start();
+    agent.worker();
+    orders.give(&format!("head -c 100000000 /dev/zero > {logs}/fill; exit 3"));
+    let end = agent.end();
+    end.assert_code(1);
+    let line = end.stderr.lines().find(|line| line.starts_with("  hardware  : "));
+    let line = line.unwrap_or_else(|| panic!("no hardware in {}", end.stderr));
+    assert!(line.contains(&format!("{logs}/")) && line.contains(" was found full "), "{line}");
 }

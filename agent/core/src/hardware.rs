@@ -60,6 +60,28 @@ pub struct Reading {
     pub gpus: Option<Vec<Gpu>>,
     /// The InfiniBand and RoCE ports of the machine.
     pub ports: Option<Vec<Port>>,
+    /// The folders to which workers write.
+    pub folders: Option<Vec<Folder>>,
+}
+
+/// The state of a folder.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Folder {
+    /// Its path.
+    pub path: String,
+    /// The reason why workers cannot write there.
+    pub problem: Option<FolderProblem>,
+}
+
+/// A reason why workers cannot write to a folder.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum FolderProblem {
+    /// Its file system has no room.
+    Full,
+    /// It does not exist, or may not be written.
+    NotWritable,
+    /// Its file system does not answer.
+    Silent,
 }
 
 /// The state of one GPU.
@@ -151,6 +173,10 @@ enum Finding {
         port: String,
         times: u64,
     },
+    Folder {
+        path: String,
+        problem: FolderProblem,
+    },
 }
 
 impl Finding {
@@ -178,7 +204,10 @@ impl Finding {
             | Self::Unavailable { gpu }
             | Self::RemapPending { gpu }
             | Self::RemapFailed { gpu } => Some(*gpu),
-            Self::GpusMissing { .. } | Self::PortDown { .. } | Self::LinkDowned { .. } => None,
+            Self::GpusMissing { .. }
+            | Self::PortDown { .. }
+            | Self::LinkDowned { .. }
+            | Self::Folder { .. } => None,
         }
     }
 
@@ -190,7 +219,7 @@ impl Finding {
             | Self::RemapFailed { .. } => Need::Replace,
             Self::Recovery { .. } | Self::RemapPending { .. } => Need::Reset,
             Self::GpusMissing { .. } => Need::Gone,
-            Self::PortDown { .. } | Self::LinkDowned { .. } => Need::Nothing,
+            Self::PortDown { .. } | Self::LinkDowned { .. } | Self::Folder { .. } => Need::Nothing,
         }
     }
 
@@ -217,6 +246,7 @@ impl Finding {
             Self::GpusMissing { .. } => "gpus_missing".to_owned(),
             Self::PortDown { .. } => "port_down".to_owned(),
             Self::LinkDowned { .. } => "link_downed".to_owned(),
+            Self::Folder { .. } => "folder".to_owned(),
         }
     }
 
@@ -240,6 +270,10 @@ impl Finding {
             Self::LinkDowned { port, times } => {
                 format!("port {port} was found to have lost its link {times} times")
             }
+            Self::Folder { path, problem: FolderProblem::Silent } => {
+                format!("the disk of {path} was found not to answer")
+            }
+            Self::Folder { path, problem } => format!("{path} was found {}", problem.name()),
         }
     }
 
@@ -268,9 +302,23 @@ impl Finding {
                 )
             }
             Self::PortDown { port } => format!("port {port} is down"),
+            Self::Folder { path, problem: FolderProblem::Silent } => {
+                format!("the disk of {path} does not answer")
+            }
+            Self::Folder { path, problem } => format!("{path} is {}", problem.name()),
             Self::Xid { .. } | Self::Unavailable { .. } | Self::LinkDowned { .. } => {
                 self.as_event()
             }
+        }
+    }
+}
+
+impl FolderProblem {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::NotWritable => "not writable",
+            Self::Silent => "silent",
         }
     }
 }
@@ -314,8 +362,8 @@ pub struct Hardware {
     noted: VecDeque<Noted>,
     /// The beginning of the newest round.
     began: Option<Instant>,
-    /// True if the GPUs were read since then, and if the ports were.
-    is_read: [bool; 2],
+    /// True if the GPUs were read since then, the ports and the folders.
+    is_read: [bool; 3],
     /// Errors of GPUs up to this time count no longer.
     checked: Option<Instant>,
 }
@@ -333,7 +381,7 @@ impl Hardware {
     /// Notes that a round begins.
     pub fn handle_round(&mut self, now: Instant) {
         self.began = Some(now);
-        self.is_read = [false; 2];
+        self.is_read = [false; 3];
     }
 
     /// Notes an error of a GPU. Returns it if it was not noted before in this round.
@@ -385,6 +433,13 @@ impl Hardware {
             let down = self.states_of_ports().into_iter();
             found.extend(down.filter(|state| !before.contains(state)).map(|state| (state, at)));
         }
+        if let Some(folders) = reading.folders {
+            let at = at(&mut self.is_read[2]);
+            self.last.folders = Some(folders);
+            let problems = self.states_of_folders();
+            let problems = problems.filter(|state| !before.contains(state));
+            found.extend(problems.map(|state| (state, at)));
+        }
         found.into_iter().filter_map(|(finding, at)| self.note(at, finding)).collect()
     }
 
@@ -414,7 +469,8 @@ impl Hardware {
             | Finding::RemapFailed { .. }
             | Finding::GpusMissing { .. }
             | Finding::PortDown { .. }
-            | Finding::LinkDowned { .. } => false,
+            | Finding::LinkDowned { .. }
+            | Finding::Folder { .. } => false,
             Finding::Xid { .. } | Finding::Unavailable { .. } => Some(noted.at) > self.checked,
         });
         let noted = noted.map(|noted| (Some(noted.at), &noted.finding));
@@ -489,6 +545,7 @@ impl Hardware {
     fn states(&self) -> BTreeSet<Finding> {
         let mut states = self.states_of_gpus();
         states.extend(self.states_of_ports());
+        states.extend(self.states_of_folders());
         states
     }
 
@@ -501,6 +558,13 @@ impl Hardware {
             states.insert(Finding::GpusMissing { missing, all });
         }
         states
+    }
+
+    fn states_of_folders(&self) -> impl Iterator<Item = Finding> {
+        let folders = self.last.folders.iter().flatten();
+        folders.filter_map(|Folder { path, problem }| {
+            Some(Finding::Folder { path: path.clone(), problem: (*problem)? })
+        })
     }
 
     fn states_of_ports(&self) -> BTreeSet<Finding> {

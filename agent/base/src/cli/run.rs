@@ -302,7 +302,7 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub notice_command: Option<String>,
-    /// Hardware that is read to name a bad machine: gpu, nic, both, or off [default: gpu,nic]
+    /// Hardware that is read to name a bad machine: a list of gpu, nic and disk, or off [default: gpu,nic,disk]
     #[arg(long, value_name = "LIST", help_heading = FAILURES, hide_short_help = true)]
     pub health: Option<String>,
     /// Program that checks this machine before its workers start: exit code 0 if it is healthy, 75 if there is no result now, and another one

@@ -102,7 +102,7 @@ pub struct NodeMeasures {
     pub refused_clients: Number,
     /// The counters of the stores that this node serves.
     pub stores: OnceLock<Arc<Counters>>,
-    /// What its hardware has reported.
+    /// The reports of its hardware.
     hardware: Mutex<Hardware>,
 }
 

@@ -5,13 +5,15 @@ use std::time::Duration;
 use super::{UsageError, arguments::Arguments};
 use crate::sys::host::Host;
 
-/// What an agent reads of its machine, and the user's own check.
+/// The checks of a machine: its hardware, and the user's own program.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HealthSpec {
     /// True if it reads and watches GPUs.
     pub gpus: bool,
     /// True if it reads InfiniBand and RoCE ports.
     pub ports: bool,
+    /// True if it reads the folder of the logs, and `/dev/shm`.
+    pub folders: bool,
     /// The program of the user's check, with its arguments; empty if there is none.
     pub check: Vec<String>,
     /// The time that the program has.
@@ -20,7 +22,7 @@ pub struct HealthSpec {
 
 impl Default for HealthSpec {
     fn default() -> Self {
-        Self { gpus: true, ports: true, check: Vec::new(), timeout: DEFAULT_TIMEOUT }
+        Self { gpus: true, ports: true, folders: true, check: Vec::new(), timeout: DEFAULT_TIMEOUT }
     }
 }
 
@@ -34,13 +36,14 @@ impl<H: Host> Arguments<'_, H> {
     pub(super) fn health(&self) -> Result<HealthSpec, UsageError> {
         let mut spec = HealthSpec::default();
         if let Some(given) = self.argument("health", &self.args.health) {
-            (spec.gpus, spec.ports) = (false, false);
+            (spec.gpus, spec.ports, spec.folders) = (false, false, false);
             for part in given.text.split(',').map(str::trim) {
                 match part {
                     "gpu" => spec.gpus = true,
                     "nic" => spec.ports = true,
+                    "disk" => spec.folders = true,
                     "off" if given.text.trim() == "off" => {}
-                    _ => return Err(given.is_not("`off`, or a list of `gpu` and `nic`")),
+                    _ => return Err(given.is_not("`off`, or a list of `gpu`, `nic` and `disk`")),
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Runs a command of the user, such as that of `--health-check`.
 //!
-//! 1. Its words are those that a shell would see, and no shell runs.
+//! 1. Its words were split as in a shell, and no shell runs.
 //! 2. It has the environment of workers, without the variables of a round and without secrets.
 //! 3. It leads a process group of its own, which is killed at the end of the run, and with the agent.
 //! 4. Of what it prints, a limited part is kept. The rest is read and dropped, so that it does not wait.
@@ -125,7 +125,7 @@ pub enum RunError {
     /// It could not be started or watched.
     #[error("failed to run it")]
     System(#[from] io::Error),
-    /// It has failed. The text says how.
+    /// It has failed in this way.
     #[error("it {0}")]
     Failed(String),
     /// It has printed too much.

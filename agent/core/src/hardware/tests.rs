@@ -17,11 +17,11 @@ fn port(name: &str, is_active: bool, link_downed: u64) -> Port {
 }
 
 fn gpus(gpus: &[Gpu]) -> Reading {
-    Reading { gpus: Some(gpus.to_vec()), ports: None }
+    Reading { gpus: Some(gpus.to_vec()), ..Reading::default() }
 }
 
 fn ports(ports: &[Port]) -> Reading {
-    Reading { gpus: None, ports: Some(ports.to_vec()) }
+    Reading { ports: Some(ports.to_vec()), ..Reading::default() }
 }
 
 impl Fixture {
@@ -328,4 +328,23 @@ fn gpus_of_others_do_not_count() {
     // One of them that is gone is no loss.
     t.read(gpus(&[gpu(0), gpu(1)]));
     assert_eq!(t.unhealthy(), None);
+}
+
+/// A folder that has become full since the round began joins the failure, and leaves the machine healthy.
+#[test]
+fn full_folders_are_noted() {
+    let mut t = Fixture::new();
+    let folder = |problem| {
+        let folder = Folder { path: "/dev/shm".to_owned(), problem };
+        Reading { folders: Some(vec![folder]), ..Reading::default() }
+    };
+    assert_eq!(t.read(folder(None)), [""; 0]);
+    assert_eq!(t.read(folder(Some(FolderProblem::Full))), ["/dev/shm was found full"]);
+    assert_eq!(t.read(folder(Some(FolderProblem::Full))), [""; 0]);
+    assert_eq!((t.texts(), t.unhealthy()), (vec!["/dev/shm was found full".to_owned()], None));
+    assert_eq!(t.lines(), ["/dev/shm is full"]);
+    t.read(folder(Some(FolderProblem::Silent)));
+    assert_eq!(t.lines()[0], "the disk of /dev/shm does not answer");
+    t.read(folder(None));
+    assert!(t.lines()[0].ends_with(" ago"), "{:?}", t.lines());
 }

@@ -72,7 +72,7 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
     let drains = Drains::default();
     let keeper = KeeperLink::start(drains.clone(), reports.clone())?;
     let standbys = HeldStandbys::prepare(&spec);
-    let hardware = HardwareWatch::new(Arc::clone(&spec.measures), &spec.health);
+    let hardware = HardwareWatch::new(Arc::clone(&spec.measures), &spec.health, spec.logs.run());
     let checks = HealthChecks::new(spec.health.clone(), &hardware);
     let health = checks.subscribe();
     let driver = WorkersDriver {

@@ -2,6 +2,7 @@
 //! waits for GPUs that ended workers still hold.
 
 pub(crate) mod checks;
+mod folders;
 pub mod hardware;
 pub(crate) mod held_gpus;
 pub(crate) mod notice_file;

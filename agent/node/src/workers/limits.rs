@@ -64,3 +64,9 @@ pub(crate) const GPU_EVENT_WAIT_MS: u32 = 1_000;
 pub(crate) const GPU_WATCH_TRIES: u32 = 4;
 /// Time that the end of a failed round waits for a reading of its hardware, which takes milliseconds. Later ones count in the round after.
 pub(crate) const HARDWARE_TIMEOUT: Duration = Duration::from_millis(200);
+/// Time that a reading of the hardware waits for folders. A disk answers in microseconds, unless it is remote and busy.
+pub(crate) const FOLDER_TIME: Duration = Duration::from_millis(100);
+/// Time after which a disk that has not answered is named.
+pub(crate) const FOLDER_SILENCE: Duration = Duration::from_secs(5);
+/// Free bytes below which a folder counts as full: less than a worker writes at once.
+pub(crate) const FOLDER_ROOM: u64 = 1024 * 1024;

@@ -278,11 +278,15 @@ mod tests {
         assert_eq!(of_hardware(&Reading::default()), []);
         let port = Port { name: "mlx5_1".to_owned(), ..Port::default() };
         let ports = Some(vec![port]);
-        let well = Reading { gpus: Some(vec![Gpu::default(); 2]), ports: ports.clone() };
+        let well = Reading {
+            gpus: Some(vec![Gpu::default(); 2]),
+            ports: ports.clone(),
+            ..Reading::default()
+        };
         let text = "2 GPUs, 1 port: nothing unusual (port mlx5_1 is not active)";
         assert_eq!(of_hardware(&well), [Finding::pass("hardware", text)]);
         let bad = Gpu { recovery_action: Some(1), has_remap_failed: true, ..Gpu::default() };
-        let found = of_hardware(&Reading { gpus: Some(vec![bad]), ports });
+        let found = of_hardware(&Reading { gpus: Some(vec![bad]), ports, ..Reading::default() });
         let texts: Vec<&str> = found.iter().map(|finding| finding.text.as_str()).collect();
         let expected =
             ["GPU 0 has a failed row remap, and must be replaced", "GPU 0 asks for a reset"];

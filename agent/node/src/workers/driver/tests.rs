@@ -133,7 +133,7 @@ impl Fixture {
             stopped: None,
             signaled: None,
         };
-        let hardware = HardwareWatch::new(Arc::clone(&spec.measures), &spec.health);
+        let hardware = HardwareWatch::new(Arc::clone(&spec.measures), &spec.health, None);
         let driver = WorkersDriver {
             standbys: HeldStandbys::prepare(&spec),
             checks: HealthChecks::new(spec.health.clone(), &hardware),

@@ -37,7 +37,7 @@ const NOT_NOW: i32 = 75;
 impl HealthChecks {
     /// Begins with a check.
     pub(crate) fn new(spec: HealthSpec, hardware: &HardwareWatch) -> Self {
-        let (reads, runs) = (spec.gpus || spec.ports, !spec.check.is_empty());
+        let (reads, runs) = (spec.gpus || spec.ports || spec.folders, !spec.check.is_empty());
         let settings = HealthSettings { reads, runs, seed: rand::random() };
         let machine = Health::new(clock::now(), settings);
         let health = watch::Sender::new(machine.node());

@@ -1,4 +1,4 @@
-//! Reads the state of GPUs and network ports, and waits for errors of GPUs.
+//! Reads the state of GPUs, network ports and folders, and waits for errors of GPUs.
 //!
 //! 1. While workers run, a thread has the library of NVIDIA's driver (NVML) open, and sleeps until a GPU reports an error.
 //! 2. A second after the last worker it closes the library, because the driver resets no GPU that a process has open.
@@ -9,6 +9,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::Path,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -41,6 +42,7 @@ use ragent_rendezvous::message::{HardwareFact, Unhealthy};
 use tokio::{runtime::Handle, sync::watch, time::timeout};
 use tracing::{info, warn};
 
+use super::folders::Folders;
 use crate::workers::limits;
 
 /// The hardware of this node. Dropping it ends its thread.
@@ -56,6 +58,7 @@ struct Watched {
     measures: Arc<NodeMeasures>,
     reads_gpus: bool,
     reads_ports: bool,
+    folders: Option<Folders>,
     runtime: Handle,
     demand: Mutex<Demand>,
     changed: Condvar,
@@ -121,11 +124,12 @@ impl PendingReading {
 
 impl HardwareWatch {
     /// Watches nothing before the first round.
-    pub(crate) fn new(measures: Arc<NodeMeasures>, spec: &HealthSpec) -> Self {
+    pub(crate) fn new(measures: Arc<NodeMeasures>, spec: &HealthSpec, logs: Option<&Path>) -> Self {
         let watched = Watched {
             measures,
             reads_gpus: spec.gpus,
             reads_ports: spec.ports,
+            folders: spec.folders.then(|| Folders::new(logs)),
             runtime: Handle::current(),
             demand: Mutex::new(Demand::None),
             changed: Condvar::new(),
@@ -161,7 +165,8 @@ impl HardwareWatch {
 
     /// Starts to read the state of the devices. Returns `None` if there is nothing to read.
     pub(crate) fn start_reading(&self) -> Option<PendingReading> {
-        let is_there = self.watched.has_devices.load(Ordering::Relaxed);
+        let has_devices = self.watched.has_devices.load(Ordering::Relaxed);
+        let is_there = has_devices || self.watched.folders.is_some();
         is_there.then(|| self.watched.start_reading())
     }
 
@@ -182,7 +187,7 @@ impl HardwareWatch {
         }
     }
 
-    /// Returns the reason why this node should get no place, as the hardware says.
+    /// Returns the reason of the hardware why this node should get no place.
     pub(crate) fn unhealthy(&self) -> Option<Unhealthy> {
         self.watched.measures.hardware().unhealthy()
     }
@@ -298,13 +303,14 @@ impl Watched {
             let newest = lock(&self.asked).newest;
             let was_read = self.measures.hardware().is_read_in_round();
             let ports = self.reads_ports.then(|| rdma_ports(&ThisHost)).flatten();
-            self.take(Reading { gpus: None, ports });
+            let folders = self.folders.as_ref().map(Folders::read);
+            self.take(Reading { gpus: None, ports, folders });
             // The lock is not held while the driver answers.
             let library = lock(&self.library).clone();
             let library = library.or_else(|| self.reads_gpus.then(|| self.open()).flatten());
             let gpus = library.and_then(|library| read_gpus(&library, self.numbers(&library)?));
             let has_gpus = gpus.is_some();
-            self.take(Reading { gpus, ports: None });
+            self.take(Reading { gpus, ..Reading::default() });
             let hardware = self.measures.hardware();
             let (devices, is_read) = (hardware.devices(), hardware.is_read_in_round());
             drop(hardware);
@@ -371,7 +377,7 @@ fn numbers(library: &Nvml) -> Option<GpuNumbers> {
     Some((0..library.device_count().ok()?).filter_map(number).collect())
 }
 
-/// Returns the GPUs that answer, with their numbers, and true for those that workers may use.
+/// Returns the GPUs that answer, with their numbers. Those that workers may use have `true`.
 fn devices<'a>(library: &'a Nvml, numbers: &GpuNumbers) -> Vec<((u32, bool), Device<'a>)> {
     let count = library.device_count().unwrap_or(0);
     let gpus = (0..count).filter_map(|index| library.device_by_index(index).ok());
@@ -449,5 +455,5 @@ fn read_gpu(number: u32, gpu: &Device<'_>) -> Gpu {
 /// Reads the state of all devices of this machine once, for `ragent doctor`.
 pub fn read_once() -> Reading {
     let gpus = Nvml::init().ok().and_then(|library| read_gpus(&library, &numbers(&library)?));
-    Reading { gpus, ports: rdma_ports(&ThisHost) }
+    Reading { gpus, ports: rdma_ports(&ThisHost), folders: None }
 }
