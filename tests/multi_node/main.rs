@@ -8,6 +8,7 @@ mod certificates;
 mod coordinator;
 mod failure;
 mod fixed_ranks;
+mod health;
 mod job;
 mod journal;
 mod leaving;

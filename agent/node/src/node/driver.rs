@@ -227,9 +227,13 @@ pub async fn drive(
             biased;
             Some(signal) = signals.recv() => driver.handle_signal(signal),
             event = supervisor.events.recv() => {
-                // A check has begun before the end of the workers was reported.
-                driver.take_health(&mut supervisor.health);
-                driver.handle_supervisor_event(event.ok_or(DriveError::Supervisor)?);
+                let event = event.ok_or(DriveError::Supervisor)?;
+                // A failure is reported before what a check then finds, which would end the round by itself. A check
+                // after it has begun before the end of the workers was reported.
+                if !matches!(event, SupervisorEvent::Failed(_)) {
+                    driver.take_health(&mut supervisor.health);
+                }
+                driver.handle_supervisor_event(event);
             }
             Some(event) = events.recv() => driver.handle_event(event),
             // An end of the supervisor is reported above.

@@ -334,7 +334,6 @@ impl WorkersDriver {
             match effect {
                 Effect::Failed(local_rank, end) => {
                     let reading = self.hardware.start_reading();
-                    self.checks.handle_failure(&self.hardware);
                     if let Some(group) = &mut self.group {
                         group.hardware_reading = reading;
                     }
@@ -347,6 +346,7 @@ impl WorkersDriver {
                     self.record_failed(&failure);
                     self.pass_last_reports_on().await;
                     self.report(SupervisorEvent::Failed(Box::new(failure))).await;
+                    self.checks.handle_failure(&self.hardware);
                 }
                 Effect::Signal(signal) => {
                     if let Some(group) = &mut self.group {
