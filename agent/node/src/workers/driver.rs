@@ -334,7 +334,7 @@ impl WorkersDriver {
             match effect {
                 Effect::Failed(local_rank, end) => {
                     let reading = self.hardware.start_reading();
-                    self.checks.handle_failure(&self.hardware);
+                    self.checks.handle_failure(&end, &self.hardware);
                     if let Some(group) = &mut self.group {
                         group.hardware_reading = reading;
                     }
