@@ -14,7 +14,7 @@ use std::{collections::VecDeque, time::Instant};
 
 use ragent_rendezvous::{
     jitter::Jitter,
-    message::{HealthClass, LINE_MAX, Unhealthy},
+    message::{HealthClass, LINE_MAX, Unhealthy, WorkerEnd},
 };
 
 use crate::limits;
@@ -134,12 +134,15 @@ impl Health {
         (self.has_workers, self.has_failed, self.next) = (true, false, None);
     }
 
-    /// Notes that a worker of this node has failed. `hardware` is the present result of the hardware.
-    pub fn handle_failure(&mut self, now: Instant, hardware: Option<Unhealthy>) {
+    /// Notes that a worker of this node has ended in this way, and its round with it. `hardware` is the present result of the hardware.
+    pub fn handle_failure(&mut self, now: Instant, end: &WorkerEnd, hardware: Option<Unhealthy>) {
         self.has_failed = true;
         self.hardware = hardware;
         self.review();
-        self.check(now, Occasion::Failure);
+        // A standby that does not fit the script is no matter of the machine.
+        if !matches!(end, WorkerEnd::StandbyUnfit(_)) {
+            self.check(now, Occasion::Failure);
+        }
     }
 
     /// Notes that no worker is left. `hardware` is the present result of the hardware.

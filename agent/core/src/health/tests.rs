@@ -52,6 +52,10 @@ impl Fixture {
         self.health.handle_verdict(self.now, verdict);
     }
 
+    fn fail(&mut self, hardware: Option<Unhealthy>) {
+        self.health.handle_failure(self.now, &WorkerEnd::Exited(1), hardware);
+    }
+
     fn is_checking(&self) -> bool {
         self.health.node().is_checking
     }
@@ -87,7 +91,7 @@ fn first_round_waits() {
 fn nothing_to_check() {
     let mut t = Fixture::new(HealthSettings::default());
     t.health.handle_round();
-    t.health.handle_failure(t.now, None);
+    t.fail(None);
     t.health.handle_round_over(t.now, None);
     assert_eq!((t.effects(), t.health.poll_timeout()), (vec![], None));
     assert_eq!(t.health.node(), NodeHealth::default());
@@ -129,7 +133,7 @@ fn times_of_nodes_differ() {
 fn failures_are_followed_by_a_check() {
     let mut t = Fixture::healthy(ALL);
     t.health.handle_round();
-    t.health.handle_failure(t.now, found(HealthClass::Reset));
+    t.fail(found(HealthClass::Reset));
     assert_eq!(t.class(), Some(HealthClass::Reset));
     assert_eq!(t.effects(), [Effect::Read(Occasion::Failure), Effect::Run(Occasion::Failure)]);
     t.health.handle_read(found(HealthClass::Replace));
@@ -143,6 +147,16 @@ fn failures_are_followed_by_a_check() {
     t.health.handle_round_over(t.now, found(HealthClass::Reset));
     assert_eq!((t.effects(), t.is_checking()), (vec![], false));
     assert_eq!(t.class(), Some(HealthClass::Reset));
+}
+
+/// A standby that does not fit the script is started again without a check.
+#[test]
+fn unfit_standby_needs_no_check() {
+    let mut t = Fixture::healthy(ALL);
+    t.health.handle_round();
+    let end = WorkerEnd::StandbyUnfit("line 1 sets X".into());
+    t.health.handle_failure(t.now, &end, None);
+    assert_eq!((t.effects(), t.is_checking()), (vec![], false));
 }
 
 /// While workers run, only a check from before the round that finds the machine broken changes the level.
@@ -166,7 +180,7 @@ fn late_results_end_a_round_only_if_workers_cannot_run() {
     assert_eq!(t.class(), Some(HealthClass::Reset));
 }
 
-/// A program that cannot say anything now is asked again after a minute, and its last verdict stays.
+/// A program that has no result now is asked again after a minute, and its last verdict stays.
 #[test]
 fn program_is_asked_again() {
     let mut t = Fixture::healthy(HealthSettings { reads: false, ..ALL });
@@ -194,7 +208,7 @@ fn programs_run_one_by_one() {
     t.pass();
     t.health.handle_round();
     t.effects();
-    t.health.handle_failure(t.now, None);
+    t.fail(None);
     assert_eq!(t.effects(), [Effect::Read(Occasion::Failure)]);
     // The reading from before has ended, and that of the failure has not.
     t.health.handle_read(None);

@@ -342,11 +342,11 @@ impl WorkersDriver {
                         .as_ref()
                         .and_then(|group| Some(group.workers.get(&local_rank)?.end.as_ref()?.1));
                     let at = ended.unwrap_or_else(clock::now);
-                    let failure = self.failure(local_rank, end, at).await;
+                    let failure = self.failure(local_rank, end.clone(), at).await;
                     self.record_failed(&failure);
                     self.pass_last_reports_on().await;
                     self.report(SupervisorEvent::Failed(Box::new(failure))).await;
-                    self.checks.handle_failure(&self.hardware);
+                    self.checks.handle_failure(&end, &self.hardware);
                 }
                 Effect::Signal(signal) => {
                     if let Some(group) = &mut self.group {

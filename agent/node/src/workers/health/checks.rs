@@ -9,7 +9,7 @@ use ragent_base::{
     sys::{clock, user_command},
 };
 use ragent_core::health::{Effect, Health, HealthSettings, NodeHealth, Occasion, Verdict};
-use ragent_rendezvous::message::Unhealthy;
+use ragent_rendezvous::message::{Unhealthy, WorkerEnd};
 use tokio::{sync::watch, task::JoinSet};
 use tracing::{info, warn};
 
@@ -77,9 +77,9 @@ impl HealthChecks {
         self.machine.handle_round();
     }
 
-    /// Notes that a worker of this node has failed.
-    pub(crate) fn handle_failure(&mut self, hardware: &HardwareWatch) {
-        self.machine.handle_failure(clock::now(), hardware.unhealthy());
+    /// Notes that a worker of this node has failed, and has ended in this way.
+    pub(crate) fn handle_failure(&mut self, end: &WorkerEnd, hardware: &HardwareWatch) {
+        self.machine.handle_failure(clock::now(), end, hardware.unhealthy());
         self.carry_out(hardware);
     }
 
