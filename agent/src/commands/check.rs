@@ -21,6 +21,8 @@ use ragent_base::{
     sys::{host::ThisHost, parents, private_folder::PrivateFolder, random::random_id},
 };
 
+use ragent_proto::printable;
+
 use super::{
     doctor::child::{self, Unusable},
     error::{LaunchError, system},
@@ -30,6 +32,8 @@ use super::{
 const SOURCE: &str = include_str!("check/pairs.py");
 const SCRIPT: &str = "ragent_check.py";
 const VERDICT: &str = "verdict";
+/// The verdict if all nodes are good. Another one is an error message.
+const GOOD: &str = "good";
 /// The name of the job's command in messages.
 const TITLE: &str = "ragent check";
 const DEFAULT_TIMEOUT: u32 = 120;
@@ -84,11 +88,11 @@ impl Check {
         args
     }
 
-    /// Runs this node's part of the check. The exit code is 1 if a node is bad.
+    /// Runs this node's part of the check.
     ///
     /// # Errors
     ///
-    /// Returns [`LaunchError`] if the nodes cannot be checked.
+    /// Returns [`LaunchError`] if a node is bad, or the nodes cannot be checked.
     pub fn run(self, mut spec: JobSpec, log: &Log) -> Result<ExitCode, LaunchError> {
         if spec.shared.nodes.min() < 2 {
             let nodes = spec.shared.nodes;
@@ -105,8 +109,10 @@ impl Check {
         spec.command.title = TITLE.to_owned();
         let code = run::launch(spec, log)?;
         match fs::read_to_string(self.folder.join(VERDICT)) {
-            Ok(verdict) if verdict != "good" => Ok(ExitCode::FAILURE),
-            Ok(_) => Ok(code),
+            Ok(verdict) if verdict == GOOD => Ok(code),
+            Ok(why) => {
+                Err(LaunchError::Command { code: 1, report: format!("error: {}", printable(&why)) })
+            }
             // No worker has run here, for example if the job has enough other nodes.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(code),
             Err(error) => Err(system("read the verdict of `ragent check`")(error)),

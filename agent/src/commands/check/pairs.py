@@ -8,7 +8,7 @@ As in other node checks, nodes work in pairs, and a second pass changes the part
    time, so no pair stops another one, and no failure of a pair ends the job.
 4. The first worker forms other pairs: the fastest node with the slowest one, and nodes that have failed with those that have not.
 5. After the second pass it prints the report, and writes the bad and slow nodes to a file. All workers exit with 0. The first worker of
-   each node writes the verdict to a file for its agent, whose exit code it decides.
+   each node writes the verdict to another file: `good`, or the message with which its agent ends.
 
 Children are forked, because importing torch takes seconds. Workers never initialize CUDA, so that their children can.
 """
@@ -19,6 +19,7 @@ import argparse
 import importlib
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -89,12 +90,15 @@ def changed(groups: Sequence[Group], seconds: Dict[int, Optional[float]]) -> Lis
 
     The fastest node gets the slowest one, and a node that has failed one that has not. No pair stays together if there are four nodes.
     """
+    nodes = sorted(node for group in groups for node in group)
+    has_failed = any(seconds.get(node) is None for node in nodes)
 
-    def rank(node: int) -> Tuple[bool, float, int]:
+    def rank(node: int) -> Tuple[bool, bool, float, int]:
         taken = seconds.get(node)
-        return (taken is None, taken or 0.0, node)
+        # All nodes reach the first one, which has the store. So it says least about the links of a node that has failed.
+        return (taken is None, has_failed and node == nodes[0], taken or 0.0, node)
 
-    ordered = sorted((node for group in groups for node in group), key=rank)
+    ordered = sorted(nodes, key=rank)
     half = len(ordered) // 2
     pairs = [[ordered[index], ordered[-1 - index]] for index in range(half)]
     together = [set(group) for group in groups]
@@ -103,7 +107,7 @@ def changed(groups: Sequence[Group], seconds: Dict[int, Optional[float]]) -> Lis
         return any(set(pair) <= group for group in together)
 
     for pair in pairs:
-        for other in pairs:
+        for other in reversed(pairs):
             exchanged = [pair[0], other[1]], [other[0], pair[1]]
             if is_repeated(pair) and not any(is_repeated(each) for each in exchanged):
                 pair[1], other[1] = other[1], pair[1]
@@ -324,8 +328,8 @@ def _reap(child: int) -> Optional[int]:
 
 
 def described(error: BaseException) -> str:
-    """Returns the first line of an error."""
-    lines = str(error).strip().splitlines()
+    """Returns the first line of an error, without the file and line of a library."""
+    lines = re.sub(r"^\[[^\]]*:\d+\]\s*", "", str(error).strip()).splitlines()
     return (lines[0] if lines else type(error).__name__)[:MAX_ERROR]
 
 
@@ -491,12 +495,16 @@ def write(path: str, text: str) -> None:
         raise
 
 
-def check(job: Job, backend: Optional[str], out: str) -> bool:
-    """Takes part in the check. Returns true if all nodes are good."""
+def host_name() -> str:
+    """Returns the name of this machine. In a container, NODE_NAME may have it."""
+    return os.environ.get("NODE_NAME") or socket.gethostname()
+
+
+def check(job: Job, backend: Optional[str], out: str) -> str:
+    """Takes part in the check. Returns the verdict."""
     if job.local_rank == 0:
         cuda = backend is None and bool(limited(has_cuda, job.seconds).get("cuda"))
-        host = os.environ.get("NODE_NAME") or socket.gethostname()
-        job.set(f"node/{job.node}", {"host": host, "workers": job.local_size, "cuda": cuda})
+        job.set(f"node/{job.node}", {"host": host_name(), "workers": job.local_size, "cuda": cuda})
     coordinator = Coordinator(job, backend, out) if job.is_first else None
     passes: List[Dict[int, Attempt]] = []
     groups: List[Group] = []
@@ -512,14 +520,15 @@ def check(job: Job, backend: Optional[str], out: str) -> bool:
         if coordinator is not None:
             passes.append(coordinator.attempts(number, groups))
     if coordinator is not None:
-        job.set("verdict", coordinator.report(passes))
-    is_good: bool = job.get("verdict", 2 * (job.seconds + MARGIN) + MARGIN)
+        is_good = coordinator.report(passes)
+        job.set("verdict", "good" if is_good else f"not all nodes are good: {host_name()} has printed the report")
+    verdict: str = job.get("verdict", 2 * (job.seconds + MARGIN) + MARGIN)
     # The first worker may serve the store.
     job.set(f"left/{job.node}/{job.local_rank}", True)
     if coordinator is not None:
         workers = {node: about["workers"] for node, about in coordinator.nodes.items()}
         job.collect([f"left/{node}/{rank}" for node, size in workers.items() for rank in range(size)], MARGIN)
-    return is_good
+    return verdict
 
 
 def main() -> None:
@@ -534,23 +543,21 @@ def main() -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     # Threads that a library has started do not stop a child from using torch.
     warnings.simplefilter("ignore", DeprecationWarning)
-    host = socket.gethostname()
+    host = host_name()
     try:
         importlib.import_module("torch.distributed")
     except ImportError as error:
         sys.exit(f"error: failed to import torch on {host}: {error}")
-    is_good = False
     try:
-        is_good = check(Job(flags.timeout), flags.backend, flags.out)
+        verdict = check(Job(flags.timeout), flags.backend, flags.out)
     except Exception as error:
         # The others see that this node does not answer. It is not a failure of the job.
-        text = f"error: {host} cannot take part in the check: {described(error)}"
-        text = f"{text} (the store of the job is at {os.environ['MASTER_ADDR']})"
+        store = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        verdict = f"failed to check {host} with the other nodes: {described(error)} (the store of the job is at {store})"
         if os.environ["RANK"] == "0":
-            sys.exit(text)
-        print(text, file=sys.stderr, flush=True)
+            sys.exit(f"error: {verdict}")
     if os.environ["LOCAL_RANK"] == "0":
-        write(flags.verdict, "good" if is_good else "bad")
+        write(flags.verdict, verdict)
     # Threads of torch may abort a process that ends in the usual way.
     sys.stdout.flush()
     os._exit(0)
