@@ -73,7 +73,7 @@ fn launch_here(args: LaunchArgs) -> Result<ExitCode, LaunchError> {
 
 fn check_nodes(args: CheckArgs) -> Result<ExitCode, LaunchError> {
     let check = check::Check::prepare(&args.flags)?;
-    launch_with(check.launch_args(args.launch), |spec, log| check.run(spec, log))
+    launch_with(check.launch_args(args.launch)?, |spec, log| check.run(spec, log))
 }
 
 /// Resolves the arguments of a launch, and runs it with log lines on stderr.

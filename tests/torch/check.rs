@@ -16,15 +16,13 @@ use crate::{
     venv,
 };
 
-/// Starts a check on all nodes. The first one coordinates, and has rank 0.
+/// Starts a check on all nodes. The first one coordinates, and has rank 0, because it is the first by host name.
 fn start(network: &Network, sandbox: &Sandbox, nodes: u32, flags: &str) -> Option<Vec<Program>> {
     let python = venv("python")?;
     let agent = |node: u32| {
-        // With rank 0, a node comes first.
         let words = format!(
-            "check --nnodes {nodes} --node-rank {} --rdzv-backend c10d --rdzv-id check --auth none \
+            "check --nnodes {nodes} --rdzv-id check --auth none \
              --rdzv-endpoint {}:29400 --local-addr {} -- --backend gloo --out bad-hosts {flags}",
-            node - 1,
             Network::address(1),
             Network::address(node)
         );

@@ -82,10 +82,17 @@ impl Check {
     }
 
     /// Returns the arguments of the launch, with the script in its place.
-    pub fn launch_args(&self, mut args: LaunchArgs) -> LaunchArgs {
+    ///
+    /// # Errors
+    ///
+    /// Returns [`UsageError`] if the flags select another kind of script.
+    pub fn launch_args(&self, mut args: LaunchArgs) -> Result<LaunchArgs, UsageError> {
+        if args.job.module || args.job.no_python || args.run_path {
+            return Err(other_script());
+        }
         let script = self.script().into_os_string();
         args.job.script = [script].into_iter().chain(self.flags.iter().cloned()).collect();
-        args
+        Ok(args)
     }
 
     /// Runs this node's part of the check.
@@ -100,10 +107,9 @@ impl Check {
                 .with_hint("type it on all nodes, with `--nnodes` and the same `--rdzv-endpoint`; `ragent doctor` examines one node")
                 .into());
         }
+        // PET_MODULE selects it too.
         if spec.command.args.get(1).map(OsString::as_os_str) != Some(self.script().as_os_str()) {
-            let message = "`ragent check` runs a Python script of its own, but the flags or variables are those of another kind of script";
-            let hint = "leave out `--module`, `--no-python` and `--run-path`, and PET_MODULE, PET_NO_PYTHON and PET_RUN_PATH";
-            return Err(UsageError::new(message).with_hint(hint).into());
+            return Err(other_script().into());
         }
         find_torch(&spec)?;
         spec.command.title = TITLE.to_owned();
@@ -144,6 +150,13 @@ impl Drop for Check {
         // A folder that stays is harmless.
         let _ = fs::remove_dir_all(&self.folder);
     }
+}
+
+fn other_script() -> UsageError {
+    let message =
+        "`ragent check` runs a Python script of its own, and cannot run a module or a program";
+    let hint = "leave out `--module`, `--no-python` and `--run-path`, and PET_MODULE, PET_NO_PYTHON and PET_RUN_PATH";
+    UsageError::new(message).with_hint(hint)
 }
 
 fn backend(flags: &CheckFlags) -> Result<Option<String>, UsageError> {
@@ -220,7 +233,7 @@ mod tests {
     #[test]
     fn folder_is_removed() {
         let check = Check::prepare(&CheckFlags::default()).unwrap();
-        let args = check.launch_args(LaunchArgs::default());
+        let args = check.launch_args(LaunchArgs::default()).unwrap();
         let script = PathBuf::from(&args.job.script[0]);
         assert_eq!(fs::read_to_string(&script).unwrap(), SOURCE);
         assert_eq!(args.job.script[1..3], ["--timeout", "120"]);

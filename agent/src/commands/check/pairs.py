@@ -95,7 +95,7 @@ def changed(groups: Sequence[Group], seconds: Dict[int, Optional[float]]) -> Lis
 
     def rank(node: int) -> Tuple[bool, bool, float, int]:
         taken = seconds.get(node)
-        # All nodes reach the first one, which has the store. So it says least about the links of a node that has failed.
+        # All nodes reach the first one, which has the store. For the links of a node that has failed, the others are a better test.
         return (taken is None, has_failed and node == nodes[0], taken or 0.0, node)
 
     ordered = sorted(nodes, key=rank)
@@ -477,7 +477,7 @@ def attempt(partners: Sequence[int], results: Sequence[Dict[str, Any]]) -> Attem
     errors = [result for result in results if "error" in result]
     if not errors:
         return Attempt(tuple(partners), max(result["seconds"] for result in results))
-    # Other workers of the node wait for one that has failed by itself.
+    # If a worker has failed by itself, the others of the node have waited for it.
     first = min(errors, key=lambda result: (not result.get("is_alone", False), "no answer" in result["error"]))
     return Attempt(tuple(partners), None, first["error"], first.get("is_alone", False))
 
@@ -539,7 +539,7 @@ def main() -> None:
     parser.add_argument("--verdict", required=True)
     # `ragent check` has examined them. Launch methods add others.
     flags, _ = parser.parse_known_args()
-    # Resolving the name of each peer may take long, and its failure is no news.
+    # The library warns about each peer whose name it cannot resolve.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     # Threads that a library has started do not stop a child from using torch.
     warnings.simplefilter("ignore", DeprecationWarning)
