@@ -44,6 +44,8 @@ CPU_PRODUCTS = (1024, 8)
 # Characters of an error in the report.
 MAX_ERROR = 160
 POLL_SECONDS = 0.1
+# The verdict if all nodes are good. Another one is a message.
+GOOD = "good"
 
 Group = List[int]
 
@@ -232,6 +234,11 @@ class OwnFailure(Exception):
     """The node has failed without its partners."""
 
 
+def imported(name: str) -> Any:
+    """Returns a module of torch. It is imported late, so that its absence has a message, and the rules above need no torch."""
+    return importlib.import_module(name)
+
+
 class Job:
     """The place of this worker in the job, and the store through which the workers meet."""
 
@@ -266,7 +273,7 @@ class Job:
 
 def connect(serves: bool, seconds: float) -> Any:
     """Connects to the store of the job, which an agent serves, or with fixed ranks the first worker."""
-    dist: Any = importlib.import_module("torch.distributed")
+    dist = imported("torch.distributed")
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     return dist.TCPStore(host, port, None, serves, timedelta(seconds=seconds), wait_for_workers=False)
 
@@ -335,8 +342,7 @@ def described(error: BaseException) -> str:
 
 def has_cuda(report: Callable[[Any], None]) -> None:
     """Reports whether torch can use a GPU."""
-    import torch
-
+    torch = imported("torch")
     report({"cuda": torch.cuda.is_available()})
 
 
@@ -353,9 +359,8 @@ class Place(NamedTuple):
 
 def work_together(place: Place, report: Callable[[Any], None]) -> None:
     """Multiplies matrices, and takes part in the `all_reduce` of the group. Reports the seconds."""
-    import torch
-
-    dist: Any = importlib.import_module("torch.distributed")
+    torch = imported("torch")
+    dist = imported("torch.distributed")
     limit = timedelta(seconds=place.seconds)
     try:
         device = torch.device("cpu")
@@ -387,8 +392,7 @@ def work_together(place: Place, report: Callable[[Any], None]) -> None:
 
 def multiply(device: Any, times: int) -> None:
     """Multiplies matrices of ones, and checks the last product."""
-    import torch
-
+    torch = imported("torch")
     size = (GPU_PRODUCTS if device.type == "cuda" else CPU_PRODUCTS)[0]
     ones = torch.ones(size, size, device=device)
     product = torch.empty_like(ones)
@@ -400,8 +404,7 @@ def multiply(device: Any, times: int) -> None:
 
 def synchronize(device: Any) -> None:
     """Waits until the device has done its work."""
-    import torch
-
+    torch = imported("torch")
     if device.type == "cuda":
         torch.cuda.synchronize()
 
@@ -455,21 +458,19 @@ class Coordinator:
             for node in group
         }
 
-    def report(self, passes: Sequence[Dict[int, Attempt]]) -> bool:
-        """Prints the report, and writes the file. Returns true if all nodes are good."""
+    def report(self, passes: Sequence[Dict[int, Attempt]]) -> str:
+        """Prints the report, writes the file, and returns the verdict for all agents."""
         hosts = {node: about["host"] for node, about in self.nodes.items()}
         # The name of a node that has not announced itself is unknown.
         names = {**unique_names(hosts), **{node: f"node {node}" for node in self.missing}}
         verdict = judge(names, self.missing, passes, self.job.seconds, self.out)
-        lines = verdict.lines
-        is_written = True
+        print("\n".join(verdict.lines), flush=True)
+        listed = [each for each in verdict.named if each.node in hosts]
         try:
-            write(self.out, "".join(f"{hosts[each.node]} {each.reason}\n" for each in verdict.named if each.node in hosts))
+            write(self.out, "".join(f"{hosts[each.node]} {each.reason}\n" for each in listed))
         except OSError as error:
-            is_written = False
-            lines = [*lines, f"error: {self.out} cannot be written: {error.strerror}; give another path with --out"]
-        print("\n".join(lines), flush=True)
-        return verdict.is_good and is_written
+            return f"{self.out} cannot be written on {host_name()}: {error.strerror} (give another path with `--out`)"
+        return GOOD if verdict.is_good else f"not all nodes are good: {host_name()} has printed the report"
 
 
 def attempt(partners: Sequence[int], results: Sequence[Dict[str, Any]]) -> Attempt:
@@ -520,8 +521,7 @@ def check(job: Job, backend: Optional[str], out: str) -> str:
         if coordinator is not None:
             passes.append(coordinator.attempts(number, groups))
     if coordinator is not None:
-        is_good = coordinator.report(passes)
-        job.set("verdict", "good" if is_good else f"not all nodes are good: {host_name()} has printed the report")
+        job.set("verdict", coordinator.report(passes))
     verdict: str = job.get("verdict", 2 * (job.seconds + MARGIN) + MARGIN)
     # The first worker may serve the store.
     job.set(f"left/{job.node}/{job.local_rank}", True)
@@ -545,7 +545,7 @@ def main() -> None:
     warnings.simplefilter("ignore", DeprecationWarning)
     host = host_name()
     try:
-        importlib.import_module("torch.distributed")
+        imported("torch.distributed")
     except ImportError as error:
         sys.exit(f"error: failed to import torch on {host}: {error}")
     try:
@@ -556,6 +556,8 @@ def main() -> None:
         verdict = f"failed to check {host} with the other nodes: {described(error)} (the store of the job is at {store})"
         if os.environ["RANK"] == "0":
             sys.exit(f"error: {verdict}")
+        if os.environ["LOCAL_RANK"] != "0":
+            print(f"error: {verdict}", file=sys.stderr, flush=True)
     if os.environ["LOCAL_RANK"] == "0":
         write(flags.verdict, verdict)
     # Threads of torch may abort a process that ends in the usual way.
