@@ -34,8 +34,6 @@ const SCRIPT: &str = "ragent_check.py";
 const VERDICT: &str = "verdict";
 /// The verdict if all nodes are good. Another one is an error message.
 const GOOD: &str = "good";
-/// The name of the job's command in messages.
-const TITLE: &str = "ragent check";
 const DEFAULT_TIMEOUT: u32 = 120;
 /// The longest time of a pair: a day.
 const MAX_TIMEOUT: u32 = 86_400;
@@ -112,7 +110,7 @@ impl Check {
             return Err(other_script().into());
         }
         find_torch(&spec)?;
-        spec.command.title = TITLE.to_owned();
+        spec.command.title = run::CHECK.to_owned();
         let code = run::launch(spec, log)?;
         match fs::read_to_string(self.folder.join(VERDICT)) {
             Ok(verdict) if verdict == GOOD => Ok(code),
