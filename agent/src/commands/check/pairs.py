@@ -90,7 +90,7 @@ def neighbours(nodes: Sequence[int]) -> List[Group]:
 def changed(groups: Sequence[Group], seconds: Dict[int, Optional[float]]) -> List[Group]:
     """Returns the groups of the second pass. `seconds` has no time for nodes that have failed.
 
-    The fastest node gets the slowest one, and a node that has failed one that has not. No pair stays together if there are four nodes.
+    The fastest node gets the slowest one, and a node that has failed one that has not. From four nodes on, no pair stays together.
     """
     nodes = sorted(node for group in groups for node in group)
     has_failed = any(seconds.get(node) is None for node in nodes)
@@ -114,7 +114,7 @@ def changed(groups: Sequence[Group], seconds: Dict[int, Optional[float]]) -> Lis
             if is_repeated(pair) and not any(is_repeated(each) for each in exchanged):
                 pair[1], other[1] = other[1], pair[1]
     if len(ordered) % 2 == 1 and pairs:
-        # The node in the middle: with the partners between which there is most difference in the first pass.
+        # The node in the middle joins the last pair, which is closest to it in speed.
         pairs[-1].append(ordered[half])
     return pairs
 
