@@ -1,5 +1,6 @@
 """`ragent check` forms the right pairs, and names the right nodes."""
 
+import importlib
 import importlib.util
 import itertools
 import os
@@ -152,6 +153,14 @@ def test_few_nodes(size, text):
     assert named(Nodes(size, slow=[1]).verdict()) == []
 
 
+def test_error_of_few_nodes():
+    """Of two nodes that fail together, the report has the error of the one that has one."""
+    broken = pairs.Attempt((0,), None, "no such interface")
+    passes = [{0: pairs.Attempt((1,), None, SILENT), 1: broken}] * 2
+    verdict = pairs.judge({0: "n0", 1: "n1"}, [], passes, LIMIT, "bad-hosts")
+    assert verdict.lines[0] == "n0 and n1 failed together twice (on n1: no such interface)"
+
+
 def test_own_error_is_shown():
     """An error of the node itself is shown, not that of its partner."""
     verdict = Nodes(4, alone=[2]).verdict()
@@ -175,8 +184,8 @@ def test_all_nodes_have_failed():
 
 
 def test_names():
-    """Nodes on one host have the ranks of the nodes in their names."""
-    assert pairs.unique_names({0: "a", 1: "b", 2: "a"}) == {0: "a (node 0)", 1: "b", 2: "a (node 2)"}
+    """Nodes on one host have their group ranks in their names."""
+    assert pairs.unique_names({0: "a", 1: "b", 2: "a"}) == {0: "a (group rank 0)", 1: "b", 2: "a (group rank 2)"}
 
 
 def test_workers_of_a_node():
@@ -204,6 +213,16 @@ def test_child_is_limited():
         raise RuntimeError("a partner has ended")
 
     assert pairs.limited(fails_later, 60) == {"seconds": 1.0}
+
+
+def test_import_is_limited(monkeypatch):
+    """An import of torch that hangs or fails ends with a message."""
+    monkeypatch.setattr(pairs, "imported", lambda name: time.sleep(3600))
+    with pytest.raises(pairs.Expired, match="torch was not imported in 0.1 s"):
+        pairs.import_torch(0.1)
+    monkeypatch.setattr(pairs, "imported", lambda name: importlib.import_module("no_such_module"))
+    with pytest.raises(RuntimeError, match="torch cannot be imported: No module named 'no_such_module'"):
+        pairs.import_torch(60)
 
 
 def test_file_is_replaced(tmp_path):

@@ -11,7 +11,8 @@ use nix::sys::signal::Signal;
 
 use crate::{
     support::{
-        End, Network, Program, Sandbox, children, command_line, kill, let_pass, may_make_networks,
+        End, Network, Program, Sandbox, children, command_line, free_port, kill, let_pass,
+        may_make_networks,
     },
     venv,
 };
@@ -90,6 +91,32 @@ fn node_with_cut_links_is_named() {
     assert_eq!(failed(&report), ["node6"], "{report}");
     assert_eq!(failed(&bad_hosts(&sandbox)), ["node6"], "{report}");
     assert!(report.contains("nodes are good; the others are in bad-hosts"), "{report}");
+    sandbox.assert_nothing_left();
+}
+
+/// A node that hangs while it imports torch is named by its group rank, and does not keep the job from ending.
+#[test]
+fn node_that_hangs_is_named() {
+    let Some(python) = venv("python") else { return };
+    let (sandbox, port) = (Sandbox::new(), free_port());
+    fs::create_dir(sandbox.path("torch")).unwrap();
+    fs::write(sandbox.path("torch/__init__.py"), "import time\ntime.sleep(3600)\n").unwrap();
+    let agent = |node: u32, modules: &str| {
+        let words = format!(
+            "check --nnodes 2 --rdzv-id check --rdzv-backend c10d --node-rank {node} \
+             --rdzv-endpoint 127.0.0.1:{port} -- --backend gloo --timeout 10"
+        );
+        let start = sandbox.ragent(&words).default_lines().env("PYTHON_EXEC", &python);
+        start.env("PYTHONPATH", sandbox.path(modules)).start()
+    };
+    let (first, second) = (agent(0, "none"), agent(1, ""));
+    let end = first.end();
+    end.assert_code(1);
+    assert!(end.stdout.starts_with("group rank 1   no answer in 10 s"), "{}", end.stdout);
+    assert_eq!(bad_hosts(&sandbox), "");
+    let end = second.end();
+    end.assert_code(1);
+    end.assert_stderr(&["error: failed to check ", "torch was not imported in 40 s"]);
     sandbox.assert_nothing_left();
 }
 

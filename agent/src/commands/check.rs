@@ -161,7 +161,7 @@ fn backend(flags: &CheckFlags) -> Result<Option<String>, UsageError> {
     let Some(given) = Argument::of_flag("--backend", &flags.backend) else { return Ok(None) };
     let choose = |text: &str| ["nccl", "gloo"].contains(&text).then(|| text.to_owned());
     given.choice("`nccl` or `gloo`", choose).map(Some).map_err(|error| {
-        error.with_hint("without it, nodes with a GPU are checked with nccl, others with gloo")
+        error.with_hint("without it, nccl is used if torch finds a GPU on any node, else gloo")
     })
 }
 

@@ -170,9 +170,10 @@ def _of_few(
         return named, []
     if alone:
         return named, [f"{_all(names, others)} could not be checked without {_all(names, alone)}"]
-    errors = [attempt.error for node in others for attempt in attempts[node] if attempt.error != _silent(limit)]
+    found = [(names[node], attempt.error) for node in others for attempt in attempts[node]]
+    errors = [f"on {name}: {error}" for name, error in found if error != _silent(limit)] + [_silent(limit)]
     return [], [
-        f"{_all(names, others)} failed together twice ({(errors + [_silent(limit)])[0]})",
+        f"{_all(names, others)} failed together twice ({errors[0]})",
         "with three or fewer nodes, nobody can say which of them is bad: check them with other nodes",
     ]
 
@@ -225,9 +226,13 @@ def _seconds(seconds: float) -> str:
 
 
 def unique_names(hosts: Dict[int, str]) -> Dict[int, str]:
-    """Returns a name for each node: that of its host, with the rank of the node if other nodes have the same."""
+    """Returns a name for each node: that of its host, with its group rank if other nodes have the same."""
     all_hosts = list(hosts.values())
-    return {node: host if all_hosts.count(host) == 1 else f"{host} (node {node})" for node, host in hosts.items()}
+    return {node: host if all_hosts.count(host) == 1 else f"{host} (group rank {node})" for node, host in hosts.items()}
+
+
+class Expired(BaseException):
+    """The import of torch takes too long. Not an `Exception`, which the import might catch."""
 
 
 class OwnFailure(Exception):
@@ -462,7 +467,7 @@ class Coordinator:
         """Prints the report, writes the file, and returns the verdict for all agents."""
         hosts = {node: about["host"] for node, about in self.nodes.items()}
         # The name of a node that has not announced itself is unknown.
-        names = {**unique_names(hosts), **{node: f"node {node}" for node in self.missing}}
+        names = {**unique_names(hosts), **{node: f"group rank {node}" for node in self.missing}}
         verdict = judge(names, self.missing, passes, self.job.seconds, self.out)
         print("\n".join(verdict.lines), flush=True)
         listed = [each for each in verdict.named if each.node in hosts]
@@ -514,7 +519,8 @@ def check(job: Job, backend: Optional[str], out: str) -> str:
             if number == 1:
                 groups = neighbours(sorted(coordinator.nodes))
             else:
-                groups = changed(groups, {node: each.seconds for node, each in passes[0].items()})
+                first = passes[0] if passes else {}
+                groups = changed(groups, {node: each.seconds for node, each in first.items()})
             coordinator.begin(number, groups)
         if not take_part(job, number):
             continue
@@ -531,6 +537,22 @@ def check(job: Job, backend: Optional[str], out: str) -> str:
     return verdict
 
 
+def import_torch(seconds: float) -> None:
+    """Imports torch, or raises after some time: other nodes do not wait longer for this one."""
+
+    def expire(_number: int, _frame: Any) -> None:
+        raise Expired(f"torch was not imported in {seconds:g} s")
+
+    signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        imported("torch.distributed")
+    except ImportError as error:
+        raise RuntimeError(f"torch cannot be imported: {error}") from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--backend")
@@ -545,12 +567,9 @@ def main() -> None:
     warnings.simplefilter("ignore", DeprecationWarning)
     host = host_name()
     try:
-        imported("torch.distributed")
-    except ImportError as error:
-        sys.exit(f"error: failed to import torch on {host}: {error}")
-    try:
+        import_torch(flags.timeout + MARGIN)
         verdict = check(Job(flags.timeout), flags.backend, flags.out)
-    except Exception as error:
+    except (Exception, Expired) as error:
         # The others see that this node does not answer. It is not a failure of the job.
         store = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         verdict = f"failed to check {host} with the other nodes: {described(error)} (the store of the job is at {store})"
