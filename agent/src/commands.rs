@@ -4,6 +4,7 @@
 
 mod asked_job;
 mod assumed_host;
+pub mod check;
 pub mod completion;
 pub mod coordinator;
 mod credentials;

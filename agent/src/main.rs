@@ -8,11 +8,11 @@ use std::{
 #[cfg(feature = "top")]
 use ragent::commands::top;
 use ragent::commands::{
-    completion, coordinator, doctor, error::LaunchError, events, explain, install_torchrun,
+    check, completion, coordinator, doctor, error::LaunchError, events, explain, install_torchrun,
     manifest, notice, page, parent, rank, run, secret, ssh, stacks, status, store,
 };
 use ragent_base::{
-    cli::{Cli, Command, LaunchArgs, LaunchOverSshArgs, ProgramName},
+    cli::{CheckArgs, Cli, Command, LaunchArgs, LaunchOverSshArgs, ProgramName},
     limits,
     report::telemetry::{self, DefaultLines, Log, LogFormat},
     spec::JobSpec,
@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         Some(Command::Keeper) => return keep(),
         Some(Command::Relay) => ssh::relay().map(|()| ExitCode::SUCCESS),
         Some(Command::Launch(args)) => launch_over_ssh(*args),
+        Some(Command::Check(args)) => check_nodes(*args),
         Some(Command::Store(args)) => serving(|| store::serve(&args)),
         Some(Command::Coordinator(args)) => serving(|| coordinator::host(&args)),
         Some(Command::Doctor(args)) => doctor::examine(&args),
@@ -67,6 +68,19 @@ fn main() -> ExitCode {
 }
 
 fn launch_here(args: LaunchArgs) -> Result<ExitCode, LaunchError> {
+    launch_with(args, run::launch)
+}
+
+fn check_nodes(args: CheckArgs) -> Result<ExitCode, LaunchError> {
+    let check = check::Check::prepare(&args.flags)?;
+    launch_with(check.launch_args(args.launch)?, |spec, log| check.run(spec, log))
+}
+
+/// Resolves the arguments of a launch, and runs it with log lines on stderr.
+fn launch_with(
+    args: LaunchArgs,
+    launch: impl FnOnce(JobSpec, &Log) -> Result<ExitCode, LaunchError>,
+) -> Result<ExitCode, LaunchError> {
     parent::watch(&ThisHost)?;
     let format = LogFormat::of(&args);
     let name = args.name;
@@ -82,7 +96,7 @@ fn launch_here(args: LaunchArgs) -> Result<ExitCode, LaunchError> {
             return Err(errors.into());
         }
     };
-    logged(format, lines, name, |log| run::launch(spec, log))
+    logged(format, lines, name, |log| launch(spec, log))
 }
 
 fn launch_over_ssh(args: LaunchOverSshArgs) -> Result<ExitCode, LaunchError> {

@@ -238,3 +238,20 @@ fn pattern_without_a_step() {
     let end = refused(sandbox.ragent("--no-python stay.sh").env("PET_PROGRESS", "(?<step>"));
     end.assert_stderr(&["`PET_PROGRESS=(?<step>` is not a valid pattern: ", "hint: "]);
 }
+
+/// Mistakes in the arguments of `ragent check` are reported before it starts anything, on each side of `--`.
+#[test]
+fn mistakes_in_a_check() {
+    let sandbox = Sandbox::new();
+    let check = |words: &str| refused(sandbox.ragent(&format!("check {words}")));
+    check("--nnodes 2 --backend gloo").assert_stderr(&["--backend", "write it after `--`"]);
+    check("--nnodes 2 -- --nnodes 2").assert_stderr(&["unexpected argument '--nnodes'"]);
+    check("--nnodes 2 train.py").assert_stderr(&["unexpected argument 'train.py'"]);
+    let end = check("--nnodes 2 -- --timeout soon");
+    end.assert_stderr(&["`--timeout soon` is not a number from 1 to 86400", "hint: "]);
+    let end = check("--nnodes 1:4 -- --timeout 10");
+    end.assert_stderr(&["at least 2 nodes", "`--nnodes` is 1:4", "--rdzv-endpoint"]);
+    let end = check("--nnodes 2 --no-python");
+    end.assert_stderr(&["runs a Python script of its own", "leave out"]);
+    assert!(sandbox.files_below("run").iter().all(|file| !file.contains("ragent_check")));
+}

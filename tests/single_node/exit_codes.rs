@@ -1,9 +1,10 @@
 //! Runs the tables of `docs/exit-codes.md`. Every row can be provoked, and prints its reason.
 
 use std::{
-    fs,
+    fs::{self, Permissions},
     net::{Ipv4Addr, TcpListener, UdpSocket},
     os::unix::fs::PermissionsExt,
+    path::PathBuf,
     sync::atomic::{AtomicUsize, Ordering},
     thread,
 };
@@ -21,7 +22,7 @@ type Provocation = fn(&Sandbox) -> Vec<End>;
 /// The number of rows that are provoked at the same time. Most of them wait for timeouts.
 const ROWS_AT_ONCE: usize = 6;
 
-const PROVOCATIONS: [(&str, Provocation); 60] = [
+const PROVOCATIONS: [(&str, Provocation); 63] = [
     ("the job has succeeded, with or without this node", |sandbox| {
         vec![sandbox.ragent("--no-python true").run()]
     }),
@@ -43,6 +44,16 @@ const PROVOCATIONS: [(&str, Provocation); 60] = [
                 .into()
         },
     ),
+    ("`ragent check` has found that all nodes are good", |sandbox| check(sandbox, "good")),
+    ("`ragent check` has found a bad or slow node, or has failed to check a node", |sandbox| {
+        check(sandbox, "not all nodes are good")
+    }),
+    ("`ragent check` is for fewer than two nodes, or Python has no torch", |sandbox| {
+        let python = fake_python(sandbox, "False", "");
+        ["check", "check --nnodes 1:4", "check --nnodes 2"]
+            .map(|words| sandbox.ragent(words).env("PYTHON_EXEC", &python).run())
+            .into()
+    }),
     ("`ragent top` was quit with `q` or Ctrl-C", |sandbox| {
         let mut agent = sandbox.ragent("--no-python stay.sh").start();
         agent.worker();
@@ -496,7 +507,7 @@ const PROVOCATIONS: [(&str, Provocation); 60] = [
             let run =
                 |flags: &String| sandbox.ragent(&format!("{flags} --no-python stay.sh")).run();
             let mut ends: Vec<End> = flags.iter().map(run).collect();
-            fs::set_permissions(&files[2], fs::Permissions::from_mode(0o604)).unwrap();
+            fs::set_permissions(&files[2], Permissions::from_mode(0o604)).unwrap();
             ends.push(run(&all));
             ends
         },
@@ -588,6 +599,27 @@ fn run_with_metrics(sandbox: &Sandbox, address: &str) -> Vec<End> {
 fn launch(sandbox: &Sandbox, hosts: &str, words: &str) -> End {
     fs::write(sandbox.path("hosts"), hosts).unwrap();
     sandbox.ragent(&format!("launch --hostfile hosts {words}")).run()
+}
+
+/// Checks two nodes. Their workers do nothing, and have this verdict.
+fn check(sandbox: &Sandbox, verdict: &str) -> Vec<End> {
+    let python = fake_python(sandbox, "True", verdict);
+    let words = format!("check --nnodes 2 --rdzv-endpoint 127.0.0.1:{}", free_port());
+    let start = || sandbox.ragent(&words).env("PYTHON_EXEC", &python).start();
+    let agents = [start(), start()];
+    agents.map(support::Program::end).into()
+}
+
+/// Writes a program in place of Python. It answers whether there is torch, and as a worker of `ragent check` it writes the verdict.
+fn fake_python(sandbox: &Sandbox, has_torch: &str, verdict: &str) -> PathBuf {
+    let path = sandbox.path("python");
+    let script = format!(
+        "#!/bin/sh\n[ \"$1\" = -c ] && {{ echo {has_torch}; exit; }}\n\
+         while [ \"$1\" != --verdict ]; do shift; done\nprintf '{verdict}' > \"$2\"\n"
+    );
+    fs::write(&path, script).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+    path
 }
 
 /// The rows of all tables: the exit code and its cause. They are ordered by code.

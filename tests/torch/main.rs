@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use nix::sys::signal::Signal;
 use support::{Program, Sandbox, Start, children, free_port, keeper_of, kill, skip};
 
+mod check;
 mod frameworks;
 mod launch_methods;
 mod memory;

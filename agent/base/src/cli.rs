@@ -3,6 +3,7 @@
 //! Values are not checked here, and get no defaults. `spec` interprets them.
 
 mod auth;
+mod check;
 mod coordinator;
 mod doctor;
 mod events;
@@ -35,6 +36,7 @@ pub use self::program_name::TORCHRUN;
 pub use self::top::TopArgs;
 pub use self::{
     auth::AuthArgs,
+    check::{CheckArgs, CheckFlags},
     coordinator::CoordinatorArgs,
     doctor::DoctorArgs,
     events::{EventsArgs, ExplainArgs, StacksArgs},
@@ -134,7 +136,9 @@ impl Cli {
     }
 
     fn read_as_torchrun(words: &[OsString]) -> Result<Self, clap::Error> {
-        let mut launch = AsTorchrun::try_parse_from(words).map_err(without_wrong_tip)?.launch;
+        let mut launch = AsTorchrun::try_parse_from(words)
+            .map_err(|error| without_wrong_tip(error, words))?
+            .launch;
         launch.name = ProgramName::Torchrun;
         drop_separator(&mut launch.job.script, words);
         Ok(Self { command: None, launch })
@@ -142,13 +146,20 @@ impl Cli {
 
     fn read_own(words: &[OsString]) -> Result<Self, clap::Error> {
         let mut command = Self::command();
-        let matches = command.try_get_matches_from_mut(words).map_err(without_wrong_tip)?;
+        let matches = command
+            .try_get_matches_from_mut(words)
+            .map_err(|error| without_wrong_tip(error, words))?;
         let mut cli =
             Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
         if let (Some(Command::Launch(args)), Some((_, matches))) =
             (&mut cli.command, matches.subcommand())
         {
             args.forwarded_flags = forwarded_flags::flags(matches);
+        }
+        if let Some(Command::Check(args)) = &mut cli.command {
+            // Its flags are where a launch has the script.
+            let flags = std::mem::take(&mut args.launch.job.script);
+            args.flags = CheckFlags::try_parse_from([OsString::new()].into_iter().chain(flags))?;
         }
         if let Some(script) = cli.script_mut() {
             drop_separator(script, words);
@@ -165,7 +176,8 @@ impl Cli {
                 Some(&mut args.job.script)
             }
             Some(
-                Command::Coordinator(_)
+                Command::Check(_)
+                | Command::Coordinator(_)
                 | Command::Doctor(_)
                 | Command::Events(_)
                 | Command::Explain(_)
@@ -210,8 +222,9 @@ fn naming_the_word(error: clap::Error, words: &[OsString]) -> clap::Error {
 }
 
 /// Removes clap's useless suggestions: to write an unknown flag after `--`, which would make it the script, and flags that hardly resemble
-/// the unknown one. Explains how to replace `--use-env`.
-fn without_wrong_tip(mut error: clap::Error) -> clap::Error {
+/// the unknown one. Explains how to replace `--use-env`, and where
+/// the flags of `ragent check` belong.
+fn without_wrong_tip(mut error: clap::Error, words: &[OsString]) -> clap::Error {
     let text = |value: Option<&ContextValue>| match value {
         Some(ContextValue::String(text)) => text.replace('_', "-"),
         Some(_) | None => String::new(),
@@ -220,6 +233,13 @@ fn without_wrong_tip(mut error: clap::Error) -> clap::Error {
     let suggested = text(error.get(ContextKind::SuggestedArg));
     if strsim::osa_distance(&given, &suggested) > suggested.len() / 3 {
         error.remove(ContextKind::SuggestedArg);
+    }
+    let command = words.get(1).and_then(|word| word.to_str());
+    if command == Some("check") && CheckFlags::NAMES.contains(&given.as_str()) {
+        let tip = format!("write it after `--`: ragent check … -- {given} …");
+        let tips = ContextValue::StyledStrs(vec![tip.into()]);
+        error.insert(ContextKind::Suggested, tips);
+        return error;
     }
     if given == "--use-env" {
         let tip = "omit it: scripts always find LOCAL_RANK in their environment";
@@ -250,6 +270,8 @@ pub(crate) fn similar_command(word: &str) -> Option<String> {
 /// A subcommand.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Find bad and slow nodes before a job: let them work in pairs, and name those that fail
+    Check(Box<CheckArgs>),
     /// Run the coordinator of one job, without workers, until SIGTERM
     Coordinator(CoordinatorArgs),
     /// Check this node, and the connections between the nodes of a job, for common problems

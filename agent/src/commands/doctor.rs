@@ -3,7 +3,7 @@
 //! Each check prints one line as soon as it is complete: the verdict, the finding, and a hint if there is a problem. Modules measure, and
 //! pure functions judge the numbers. Every check has a timeout, because a component that does not answer is one of the problems.
 
-mod child;
+pub(super) mod child;
 mod endpoint;
 #[cfg(feature = "etcd")]
 mod etcd;

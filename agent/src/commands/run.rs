@@ -65,6 +65,9 @@ use super::{
 /// The time that the keeper may take to end.
 const KEEPER_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The title of the job of `ragent check`. Its success is not announced, since its nodes may be bad.
+pub(super) const CHECK: &str = "ragent check";
+
 /// The end of a job that has succeeded.
 pub(super) struct Success {
     /// The outcome.
@@ -321,7 +324,8 @@ async fn launch_on_runtime(
         Ending::Closed(outcome) if outcome.result == JobResult::Succeeded => {
             info!(run_id = %spec.run_id, has_run = end.has_run, "the job has succeeded");
             let lines = RoundLines::new(&spec.shared, spec.output.first_node_lines);
-            lines.succeeded().iter().for_each(|line| telemetry::line(line));
+            let line = lines.succeeded().filter(|_| spec.command.title != CHECK);
+            line.iter().for_each(|line| telemetry::line(line));
             if !end.has_run {
                 telemetry::line("the job needed no more nodes: nothing was run on this node");
             }

@@ -23,7 +23,7 @@ use crate::commands::doctor::limits;
 
 /// The reason why a program cannot be used.
 #[derive(Debug, Eq, PartialEq)]
-pub(super) enum Unusable {
+pub(in crate::commands) enum Unusable {
     /// The error of the program or of the system.
     Broken(String),
     /// The program has printed nothing for this time.
@@ -31,7 +31,7 @@ pub(super) enum Unusable {
 }
 
 /// Runs a program, and returns what it prints on stdout if it succeeds.
-pub(super) async fn stdout_of(
+pub(in crate::commands) async fn stdout_of(
     program: PathBuf,
     args: &'static [&'static str],
     limit: Duration,
