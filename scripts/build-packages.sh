@@ -97,6 +97,9 @@ stage_files() {
     cp README.md CHANGELOG.md SECURITY.md packaging/python/THIRD-PARTY.txt "$doc/"
     cp docs/*.md "$doc/docs/"
     cp packaging/systemd/job.env.example packaging/prometheus/rules.yml packaging/grafana/ragent.json "$doc/examples/"
+    for of in slurm kubernetes; do
+        cp "packaging/exclude/$of" "$doc/examples/exclude-$of"
+    done
     cp LICENSE "$stage/"
     find "$stage" -type f ! -name ragent ! -name ragent-notices -exec chmod 644 {} +
     find "$stage" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +

@@ -344,6 +344,7 @@ impl JobSpec {
             health: HealthSpec {
                 check: errors.or_default(arguments.health_check()),
                 timeout: errors.or_default(arguments.health_timeout()),
+                is_reported: args.name != ProgramName::Torchrun,
                 ..errors.or_default(arguments.health())
             },
             signals,

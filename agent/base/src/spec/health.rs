@@ -18,11 +18,20 @@ pub struct HealthSpec {
     pub check: Vec<String>,
     /// The time that the program has.
     pub timeout: Duration,
+    /// True if an unhealthy machine is reported to the coordinator, which may give it no place. Not as torchrun, which uses all nodes.
+    pub is_reported: bool,
 }
 
 impl Default for HealthSpec {
     fn default() -> Self {
-        Self { gpus: true, ports: true, folders: true, check: Vec::new(), timeout: DEFAULT_TIMEOUT }
+        Self {
+            gpus: true,
+            ports: true,
+            folders: true,
+            check: Vec::new(),
+            timeout: DEFAULT_TIMEOUT,
+            is_reported: true,
+        }
     }
 }
 

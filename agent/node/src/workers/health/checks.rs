@@ -21,6 +21,8 @@ pub(crate) struct HealthChecks {
     machine: Health,
     spec: HealthSpec,
     running: JoinSet<Done>,
+    /// The reason why this machine is unhealthy, as it was last logged.
+    logged: Option<Unhealthy>,
     health: watch::Sender<NodeHealth>,
 }
 
@@ -41,7 +43,7 @@ impl HealthChecks {
         let settings = HealthSettings { reads, runs, seed: rand::random() };
         let machine = Health::new(clock::now(), settings);
         let health = watch::Sender::new(machine.node());
-        let mut checks = Self { machine, spec, running: JoinSet::new(), health };
+        let mut checks = Self { machine, spec, running: JoinSet::new(), logged: None, health };
         checks.carry_out(hardware);
         checks
     }
@@ -119,11 +121,14 @@ impl HealthChecks {
                 }
             }
         }
-        let node = self.machine.node();
+        let NodeHealth { unhealthy, is_checking } = self.machine.node();
+        if self.logged != unhealthy {
+            log(unhealthy.as_ref());
+            self.logged.clone_from(&unhealthy);
+        }
+        let unhealthy = unhealthy.filter(|_| self.spec.is_reported);
+        let node = NodeHealth { unhealthy, is_checking };
         self.health.send_if_modified(|known| {
-            if known.unhealthy != node.unhealthy {
-                log(node.unhealthy.as_ref());
-            }
             let is_changed = *known != node;
             *known = node;
             is_changed
