@@ -201,6 +201,23 @@ fn cancelled_job_leaves_nothing() {
     end.assert_stderr(&["signal received; leaving the job"]);
 }
 
+/// `packaging/exclude/slurm` prints the drained nodes with their reasons.
+#[test]
+fn drained_nodes_are_printed() {
+    let sandbox = Sandbox::new();
+    let Some(cluster) = Cluster::start(&sandbox) else { return };
+    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/exclude/slurm");
+    let printed = || {
+        let end = cluster.user(program).run();
+        end.assert_code(0);
+        end.stdout.trim().to_owned()
+    };
+    assert_eq!(printed(), "");
+    let drain = cluster.user("scontrol update nodename=n2 state=drain").arg("reason=bad disk");
+    drain.run().assert_code(0);
+    assert_eq!(printed(), "n2 bad disk");
+}
+
 /// With `voters=3`, the agents of a step elect their coordinator. The coordinator's agent is killed, and the job goes on with the others.
 #[test]
 fn step_survives_its_coordinator() {
