@@ -110,6 +110,8 @@ impl Check {
             return Err(other_script().into());
         }
         find_torch(&spec)?;
+        // Its workers are started once, so PET_STANDBY would only delay them.
+        spec.standby.clear();
         spec.command.title = run::CHECK.to_owned();
         let code = run::launch(spec, log)?;
         match fs::read_to_string(self.folder.join(VERDICT)) {
