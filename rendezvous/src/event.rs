@@ -411,7 +411,7 @@ pub enum FreeReason {
     StandbyUnfit,
     /// The checkpoint in memory with which the round began cannot be used.
     MemoryUnusable,
-    /// The machine is unhealthy, and the job goes on without it.
+    /// The machine is unhealthy, and the others are enough.
     BadMachine,
 }
 

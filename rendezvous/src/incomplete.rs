@@ -77,6 +77,8 @@ pub enum Incomplete {
         ready: u32,
         /// The number of nodes that a round needs.
         min: u32,
+        /// The number of ready nodes that get no place, because they are unhealthy or excluded.
+        kept_out: u32,
         /// The remaining time until the job fails; `None` before the first node has registered.
         left: Option<Duration>,
     },
@@ -147,9 +149,14 @@ impl fmt::Display for Incomplete {
                 NamedHosts(hosts, *more),
                 Seconds(*left)
             ),
-            Self::TooFewNodes { ready, min, left } => {
+            Self::TooFewNodes { ready, min, kept_out, left } => {
                 let missing = MoreNodes(min.saturating_sub(*ready));
-                write!(f, "waiting for {missing} ({ready} of at least {min} are ready)")?;
+                write!(f, "waiting for {missing} ({ready} of at least {min} are ready")?;
+                match kept_out {
+                    0 => f.write_str(")")?,
+                    1 => f.write_str("; 1 node is unhealthy or excluded)")?,
+                    more => write!(f, "; {more} nodes are unhealthy or excluded)")?,
+                }
                 left.map_or(Ok(()), |left| write!(f, ", join timeout in {}", Seconds(left)))
             }
             Self::Verdict { hosts, more } => {
@@ -208,8 +215,8 @@ mod tests {
     #[test]
     fn reasons_read_well() {
         let texts = [
-            Incomplete::TooFewNodes { ready: 2, min: 3, left: Some(581 * SECOND) },
-            Incomplete::TooFewNodes { ready: 0, min: 2, left: None },
+            Incomplete::TooFewNodes { ready: 2, min: 3, kept_out: 0, left: Some(581 * SECOND) },
+            Incomplete::TooFewNodes { ready: 0, min: 2, kept_out: 3, left: None },
             Incomplete::LastCall { left: 12 * SECOND, room: 1 },
             Incomplete::Listening { left: 3 * SECOND },
             Incomplete::Shrinking { from: 3, to: 2, left: SECOND / 2 },
@@ -220,7 +227,7 @@ mod tests {
             texts,
             [
                 "waiting for 1 more node (2 of at least 3 are ready), join timeout in 581 s",
-                "waiting for 2 more nodes (0 of at least 2 are ready)",
+                "waiting for 2 more nodes (0 of at least 2 are ready; 3 nodes are unhealthy or excluded)",
                 "last call, 12 s left for up to 1 more node",
                 "making sure that no earlier job of this name still runs, 3 s left",
                 "the group would shrink from 3 to 2: waiting 1 s for a replacement",

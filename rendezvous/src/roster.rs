@@ -8,6 +8,7 @@ use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
     mem,
+    net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -44,6 +45,8 @@ pub(crate) struct Roster {
     unfit: BTreeSet<NodeId>,
     /// The hosts that the user excludes, with reasons.
     excluded: BTreeMap<String, String>,
+    /// The nodes on these hosts.
+    excluded_nodes: BTreeSet<NodeId>,
     young: BTreeSet<(Instant, NodeId)>,
     leaving: BTreeSet<NodeId>,
     noticed: BTreeMap<NodeId, Noticed>,
@@ -158,12 +161,21 @@ impl Roster {
         &self.excluded
     }
 
+    /// Returns the nodes on hosts that the user excludes.
+    pub(crate) fn excluded_nodes(&self) -> &BTreeSet<NodeId> {
+        &self.excluded_nodes
+    }
+
     /// Replaces the hosts that the user excludes. Returns the nodes for which this is a change.
     pub(crate) fn exclude(&mut self, hosts: BTreeMap<String, String>) -> Vec<NodeId> {
         self.excluded = hosts;
+        self.excluded_nodes.clear();
         let mut changed = Vec::new();
         for (id, node) in &mut self.nodes {
             let excluded = excluded_because(&self.excluded, &node.description);
+            if excluded.is_some() {
+                self.excluded_nodes.insert(id.clone());
+            }
             if node.excluded != excluded {
                 node.excluded = excluded;
                 changed.push(id.clone());
@@ -268,6 +280,10 @@ impl Roster {
         let described = Arc::new(NodeDescription { node_rank, ..description });
         let before_this = mem::replace(&mut node.description, Arc::clone(&described));
         node.excluded = excluded_because(&self.excluded, &described);
+        match node.excluded {
+            Some(_) => self.excluded_nodes.insert(id.clone()),
+            None => self.excluded_nodes.remove(&id),
+        };
         node.stream = stream;
         node.memory = memory.map(Box::new);
         node.attached = true;
@@ -519,17 +535,33 @@ impl Roster {
         self.leaving.remove(id);
         self.noticed.remove(id);
         self.ending.remove(id);
+        self.excluded_nodes.remove(id);
         Some(node)
     }
 }
 
-/// Returns the reason for which a node is excluded: by its host, or by its failure domain, which is the machine of a pod in
-/// Kubernetes. Names are compared up to the first dot.
+/// Returns the reason for which a node is excluded: by its host name, also up to the first dot, or by its failure domain, which
+/// is the machine of a pod in Kubernetes.
 fn excluded_because(hosts: &BTreeMap<String, String>, node: &NodeDescription) -> Option<Arc<str>> {
     if hosts.is_empty() {
         return None;
     }
-    let names = [&node.host_name, &node.failure_domain].into_iter();
-    let reason = names.filter_map(|name| hosts.get(name.split('.').next()?)).next();
-    reason.map(|reason| Arc::from(reason.as_str()))
+    let names = [node.host_name.as_str(), short_name(&node.host_name), &node.failure_domain];
+    let reason = names.into_iter().find_map(|name| hosts.get(name))?;
+    Some(Arc::from(reason.as_str()))
+}
+
+/// Adds the short names of hosts.
+pub(crate) fn with_short_names(hosts: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let short = hosts.iter().map(|(host, reason)| (short_name(host).to_owned(), reason.clone()));
+    let short: BTreeMap<String, String> = short.collect();
+    short.into_iter().chain(hosts).collect()
+}
+
+/// Returns a host name up to its first dot. An address has no short name.
+fn short_name(host: &str) -> &str {
+    match host.parse::<IpAddr>() {
+        Ok(_) => host,
+        Err(_) => host.split('.').next().unwrap_or(host),
+    }
 }

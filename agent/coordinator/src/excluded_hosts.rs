@@ -1,7 +1,7 @@
 //! Runs the program of `--exclude-command` while this process coordinates, and passes on the hosts that it prints.
 //!
 //! Each line has a host and a reason, such as `node7 drained by root: disk`. The program runs every minute. If it fails, the last list
-//! stays.
+//! stays. A process that has just begun to coordinate has none, and tries again soon.
 
 use ragent_base::{
     report::news::with_causes,
@@ -19,11 +19,11 @@ use super::{
 /// Runs the program again and again. Never returns. Dropping the future kills the program.
 pub(crate) async fn follow(command: &[String], inputs: &Inputs) {
     let mut jitter = Jitter::new(rand::random());
-    let mut has_failed = false;
+    let (mut has_failed, mut has_list) = (false, false);
     while !command.is_empty() {
         match user_command::lines(command, limits::EXCLUDE_TIMEOUT).await {
             Ok(lines) => {
-                has_failed = false;
+                (has_failed, has_list) = (false, true);
                 // The coordinator may have ended.
                 let _ = inputs.send(Input::Excluded(Some(parse(&lines)))).await;
             }
@@ -38,12 +38,13 @@ pub(crate) async fn follow(command: &[String], inputs: &Inputs) {
                 let _ = inputs.send(Input::Excluded(None)).await;
             }
         }
-        clock::until(Some(clock::now() + jitter.spread(limits::EXCLUDE_INTERVAL))).await;
+        let pause = if has_list { limits::EXCLUDE_INTERVAL } else { limits::EXCLUDE_RETRY };
+        clock::until(Some(clock::now() + jitter.spread(pause))).await;
     }
     std::future::pending().await
 }
 
-/// Returns the hosts, up to the first dot of their names. Empty lines and lines that begin with `#` are no hosts.
+/// Returns the hosts. Empty lines and lines that begin with `#` are no hosts.
 fn parse(lines: &[String]) -> ExcludedHosts {
     let host = |line: &String| {
         let (host, reason) =
@@ -78,7 +79,7 @@ mod tests {
         let hosts: Vec<(&str, &str)> =
             hosts.iter().map(|(host, reason)| (host.as_str(), reason.as_str())).collect();
         let by_command = "listed by `--exclude-command`";
-        assert_eq!(hosts[0], ("node7", "drained by root: disk"));
+        assert_eq!(hosts[0], ("node7.cluster", "drained by root: disk"));
         assert!(hosts[1].0 == "node8" && !hosts[1].1.contains('\u{1b}'), "{hosts:?}");
         assert_eq!((hosts[2], hosts.len()), (("node9", by_command), 3));
     }

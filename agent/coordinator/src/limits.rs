@@ -85,6 +85,8 @@ pub(crate) const FACTS_LINES: usize = 72;
 /// The time between two runs of the program of `--exclude-command`: a drained node is rarely urgent, and asking a scheduler costs
 /// something.
 pub(crate) const EXCLUDE_INTERVAL: Duration = Duration::from_secs(60);
+/// The time before another run while there is no list at all.
+pub(crate) const EXCLUDE_RETRY: Duration = Duration::from_secs(5);
 /// The time that such a run may take.
 pub(crate) const EXCLUDE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time for which a round waits for the first list. A scheduler answers within some seconds.

@@ -174,6 +174,11 @@ impl Rendezvous {
             return false;
         }
         if !failure.is_final && self.set_aside_after_failure(now, &id) {
+            // A machine that is healthy again after each failure costs free rounds.
+            let node = self.roster.get_mut(&id);
+            if node.is_some_and(|node| node.tally.failed(happened, started)) {
+                self.quarantine(now, &id);
+            }
             return false;
         }
         let is_early = happened.saturating_duration_since(started) < EARLY;

@@ -196,7 +196,7 @@ impl Rendezvous {
             host_name: self.host_name(id),
             is_confirmed_dead: false,
         });
-        self.record_aside(now);
+        self.record_aside(now, &placed);
         self.record_admission(now, workers, newcomer_count);
         self.begin_keeping(round, &table, checkpoint);
         self.remember();
@@ -240,7 +240,7 @@ impl Rendezvous {
     }
 
     /// Returns the nodes that join the survivors, in the order of their ranks. The first to arrive
-    /// are taken.
+    /// are taken, those that are unhealthy or excluded last.
     fn newcomers(&self, survivors: &BTreeMap<GroupRank, NodeId>, room: usize) -> Vec<NodeId> {
         let known: BTreeSet<&NodeId> = survivors.values().collect();
         let mut waiting: Vec<_> = self
@@ -250,7 +250,7 @@ impl Rendezvous {
             .filter(|id| !known.contains(*id))
             .filter_map(|id| self.roster.get(id))
             .collect();
-        waiting.sort_by_key(|node| node.arrival);
+        waiting.sort_by_key(|node| (node.is_unfit(), node.arrival));
         waiting.truncate(room.saturating_sub(survivors.len()));
         let mut newcomers: Vec<&NodeDescription> =
             waiting.into_iter().map(|node| &*node.description).collect();

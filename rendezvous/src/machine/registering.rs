@@ -16,10 +16,12 @@ use tracing::{debug, info};
 
 use crate::{
     effect::Effect,
+    event::EventKind,
     ids::{NodeId, Peer, Round},
     machine::{Availability, Rendezvous},
     message::{FromNode, MemoryReport, Registration, ToNode},
     phase::Phase,
+    roster::Roster,
     settings::Leases,
 };
 
@@ -128,8 +130,15 @@ impl Rendezvous {
         let known_round = registration.known_round;
         let leases = self.leases();
         let young_until = self.young_until(now, &registration, leases);
-        let counts = self.roster.register(now, registration, leases.coordinator, young_until);
         let id = peer.node.clone();
+        let excluded = |roster: &Roster| roster.get(&id).and_then(|node| node.excluded.clone());
+        let before = excluded(&self.roster);
+        let counts = self.roster.register(now, registration, leases.coordinator, young_until);
+        let excluded = excluded(&self.roster);
+        if excluded != before {
+            let reason = excluded.map(|reason| reason.to_string());
+            self.event_of(None, &id, EventKind::NodeExcluded { reason });
+        }
         self.count_loss_of_host(now, &id);
         if self.grant.is_none() {
             self.send(peer.clone(), ToNode::Welcome(self.welcome(leases)));

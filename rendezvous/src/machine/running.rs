@@ -174,7 +174,6 @@ impl Rendezvous {
         shared: SharedSettings,
     ) -> Option<Instant> {
         let may = self.availability == Availability::Available
-            && self.would_be_better(&running.group)
             && !running.group.any_succeeded()
             && running.group.leavers().is_empty()
             && self.roster.noticed().is_empty()

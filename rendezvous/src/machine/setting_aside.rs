@@ -6,7 +6,9 @@
 //!    - the others do not reach MIN. Then as many nodes get one as are needed, first those that need only a reset.
 //!      A node with a GPU that is gone, or with an excluded host, does not help.
 //! 3. A failure on a machine that needs a reset or a replacement is not charged if the job can go on without it.
-//! 4. A job with fixed ranks needs all its nodes, so it sets none aside.
+//! 4. A round ends if a member must be replaced, and this was not known when it got its place.
+//! 5. A member whose host is excluded stays until the round ends. If all ranks can save, a ready node takes its place.
+//! 6. A job with fixed ranks needs all its nodes, so it sets none aside.
 //!
 //! This is not the quarantine: there, the coordinator counts failures. Here, a check of the node itself ends it.
 
@@ -22,10 +24,10 @@ use crate::{
     event::{EventKind, FreeReason},
     group::Group,
     ids::NodeId,
-    machine::Rendezvous,
+    machine::{Availability, Rendezvous},
     message::{HealthClass, NodeState, RestartReason},
     phase::Phase,
-    roster::{RosterNode, Unfit},
+    roster::{RosterNode, Unfit, with_short_names},
     settings::SharedSettings,
 };
 
@@ -44,6 +46,7 @@ impl Rendezvous {
             return;
         }
         let was_awaited = self.excluded_awaited_until.take().is_some();
+        let hosts = hosts.map(with_short_names);
         let Some(hosts) = hosts.filter(|hosts| self.roster.excluded() != hosts) else {
             if was_awaited {
                 self.advance(now);
@@ -72,7 +75,10 @@ impl Rendezvous {
         let aside = match &self.phase {
             // No round is interrupted for them.
             Phase::Running(_) => self.roster.unfit().clone(),
-            Phase::Gathering(_) | Phase::Regathering(_) => self.to_set_aside(now, shared),
+            Phase::Gathering(_) => self.to_set_aside(now, shared),
+            // Other nodes follow.
+            Phase::Regathering(regathering) if !regathering.group.pending().is_empty() => return,
+            Phase::Regathering(_) => self.to_set_aside(now, shared),
             Phase::Recovering(_) | Phase::Closed(_) => return,
         };
         for id in self.roster.unfit().clone() {
@@ -88,40 +94,46 @@ impl Rendezvous {
     }
 
     fn to_set_aside(&self, now: Instant, shared: SharedSettings) -> BTreeSet<NodeId> {
-        let mut aside = BTreeSet::new();
+        let node = |id: &NodeId| self.roster.get(id);
         let unfit = self.roster.unfit();
-        let fit = self.roster.ready().iter().filter(|id| !unfit.contains(*id)).count();
-        let mut nodes: Vec<(&NodeId, Unfit)> =
-            unfit.iter().filter_map(|id| Some((id, self.roster.get(id)?.unfit()?))).collect();
+        let placed = unfit.iter().filter(|id| node(id).is_some_and(|node| !node.is_aside));
+        let fit = self.roster.ready().len() - placed.count();
+        let mut nodes: Vec<(&NodeId, Unfit, bool)> = unfit
+            .iter()
+            .filter_map(|id| Some((id, node(id)?.unfit()?)))
+            .map(|(id, unfit)| (id, self.valve.has(now, id, &unfit.kind), unfit))
+            .map(|(id, is_known, unfit)| (id, unfit, is_known))
+            .collect();
         // Those that are set aside stay so, then the worst come first.
-        nodes.sort_by_key(|(id, unfit)| {
-            let is_known = self.valve.has(now, id, &unfit.kind);
-            (Reverse(is_known), Reverse(unfit.class))
+        nodes.sort_by_key(|(id, unfit, is_known)| {
+            let was_aside = node(id).is_some_and(|node| node.is_aside);
+            (Reverse(*is_known), Reverse(was_aside), Reverse(unfit.class))
         });
         let limit = limit(fit, shared);
+        let mut aside = BTreeSet::new();
         let mut by_kind: BTreeMap<&str, usize> = BTreeMap::new();
-        let mut candidates = fit;
-        for (id, unfit) in &nodes {
-            let further = by_kind.entry(&unfit.kind).or_default();
-            let is_allowed = fit > 0 && self.valve.allows(now, id, &unfit.kind, (limit, *further));
-            if !is_allowed {
-                candidates += 1;
-                continue;
+        for (id, unfit, is_known) in &nodes {
+            let count =
+                by_kind.entry(&unfit.kind).or_insert_with(|| self.valve.count(now, &unfit.kind));
+            let others = *count - usize::from(*is_known);
+            if fit > 0 && others < limit {
+                *count = others + 1;
+                aside.insert((*id).clone());
             }
-            if !self.valve.has(now, id, &unfit.kind) {
-                *further += 1;
-            }
-            aside.insert((*id).clone());
         }
+        let candidates = fit + nodes.len() - aside.len();
         let quarantined = self.roster.quarantined().recallable().len();
         let missing = (shared.nodes.min() as usize).saturating_sub(candidates + quarantined);
         let mut helpful: Vec<_> = nodes
             .iter()
-            .filter(|(id, unfit)| aside.contains(*id) && unfit.class.is_some_and(can_run))
+            .filter(|(id, unfit, _)| {
+                let is_excluded = node(id).is_some_and(|node| node.excluded.is_some());
+                aside.contains(*id) && !is_excluded && unfit.class.is_some_and(can_run)
+            })
             .collect();
         if helpful.len() >= missing {
-            helpful.sort_by_key(|(_, unfit)| unfit.class);
-            for (id, _) in helpful.into_iter().take(missing) {
+            helpful.sort_by_key(|(_, unfit, _)| unfit.class);
+            for (id, _, _) in helpful.into_iter().take(missing) {
                 aside.remove(*id);
             }
         }
@@ -129,14 +141,19 @@ impl Rendezvous {
     }
 
     /// Records which nodes with a reason get a place in the round that begins, and which do not.
-    pub(super) fn record_aside(&mut self, now: Instant) {
+    pub(super) fn record_aside(&mut self, now: Instant, placed: &[NodeId]) {
+        let placed: BTreeSet<&NodeId> = placed.iter().collect();
         for id in self.roster.unfit().clone() {
             let Some(node) = self.roster.get(&id) else { continue };
             let (Some(unfit), is_aside) = (node.unfit(), node.is_aside) else { continue };
-            if is_aside && !self.valve.has(now, &id, &unfit.kind) {
+            if is_aside {
                 self.valve.note(now, &id, &unfit.kind);
+            } else if unfit.class.is_none() && placed.contains(&id) {
+                warn!(node = %id, "host is excluded, but gets a place: too many are excluded at once");
             }
-            self.show_unhealthy(&id, is_aside);
+            if is_aside || placed.contains(&id) {
+                self.show_unhealthy(&id, is_aside);
+            }
         }
     }
 
@@ -181,8 +198,12 @@ impl Rendezvous {
             return false;
         };
         let is_new = node.placed_with < Some(unhealthy.class);
-        let has_succeeded = running.group.has_succeeded(id);
-        if unhealthy.class < HealthClass::Replace || !is_new || has_succeeded {
+        // What is done already would be repeated, or saved in vain.
+        let may = running.group.held(id).is_some()
+            && !running.group.any_succeeded()
+            && !self.is_saving()
+            && self.availability == Availability::Available;
+        if unhealthy.class < HealthClass::Replace || !is_new || !may {
             return false;
         }
         let Some(reason) = self.bad_machine(now, id) else { return false };
@@ -220,8 +241,19 @@ impl Rendezvous {
         let unfit = self.roster.get(id).and_then(RosterNode::unfit);
         let (Some(shared), Some(unfit)) = (self.settings.shared, unfit) else { return false };
         let others = self.fit_without(id);
-        let is_enough = others >= shared.nodes.min() as usize && others > 0;
-        is_enough && self.valve.allows(now, id, &unfit.kind, (limit(others, shared), 0))
+        if others == 0 || others < shared.nodes.min() as usize {
+            return false;
+        }
+        // Some may be set aside for longer than they are counted.
+        let is_of_kind = |other: &&NodeId| {
+            let node = self.roster.get(other).filter(|node| node.is_aside);
+            node.and_then(RosterNode::unfit).is_some_and(|other| other.kind == unfit.kind)
+        };
+        let aside = self.roster.unfit().iter().filter(|other| *other != id).filter(is_of_kind);
+        let aside = aside.filter(|other| !self.valve.has(now, other, &unfit.kind)).count();
+        let counted = self.valve.count(now, &unfit.kind);
+        let counted = counted - usize::from(self.valve.has(now, id, &unfit.kind));
+        counted + aside < limit(others, shared)
     }
 
     /// Returns the number of other nodes that can take part in the next round, and have no reason against it.
@@ -243,19 +275,22 @@ impl Rendezvous {
     /// Returns true if a member of the running round is excluded, all ranks can save before it is replaced, and a ready node
     /// can take its place.
     pub(super) fn can_replace_excluded(&self, group: &Group) -> bool {
-        let can_save = self.settings.shared.is_some_and(|shared| !shared.notice.is_zero())
-            && self.job_state.training.saved_step.is_some();
-        let is_excluded = |id: &NodeId| {
-            self.roster
-                .get(id)
-                .is_some_and(|node| node.excluded.is_some() && node.report.unhealthy.is_none())
+        let Some(shared) = self.settings.shared.filter(|shared| !shared.notice.is_zero()) else {
+            return false;
         };
-        can_save
-            && !self.roster.excluded().is_empty()
+        let is_possible = self.job_state.training.saved_step.is_some()
             && !self.roster.ready().is_empty()
-            && group.members().any(|(id, member)| {
-                member.is_held() && is_excluded(id) && self.can_set_aside(self.clock, id)
-            })
+            && !self.roster.excluded_nodes().is_empty();
+        let is_member = |id: &&NodeId| {
+            let node = self.roster.get(id).filter(|node| node.report.unhealthy.is_none());
+            node.is_some() && group.held(id).is_some()
+        };
+        let member = self.roster.excluded_nodes().iter().find(is_member).filter(|_| is_possible);
+        // All of them have the same kind of reason, so one is enough to decide.
+        member.is_some_and(|id| {
+            shared.nodes.fit(self.fit_without(id)) >= group.size as usize
+                && self.can_set_aside(self.clock, id)
+        })
     }
 }
 

@@ -209,7 +209,7 @@ impl Rendezvous {
             return Some(Incomplete::HostLeaving);
         }
         let Some(shared) = self.settings.shared else {
-            return Some(Incomplete::TooFewNodes { ready: 0, min: 1, left: None });
+            return Some(Incomplete::TooFewNodes { ready: 0, min: 1, kept_out: 0, left: None });
         };
         match &self.phase {
             Phase::Recovering(recovering) => Some(self.why_recovering(now, recovering, shared)),
@@ -278,6 +278,7 @@ impl Rendezvous {
             None => Incomplete::TooFewNodes {
                 ready,
                 min: shared.nodes.min(),
+                kept_out: self.kept_out(),
                 left: gathering.since.map(|since| left(now, since, shared.timeouts.join)),
             },
         }
@@ -319,7 +320,14 @@ impl Rendezvous {
             return Incomplete::Shrinking { from: regathering.group.size, to, left };
         }
         let left = left(now, regathering.last_loss(), shared.timeouts.join);
-        Incomplete::TooFewNodes { ready: count(ready), min: shared.nodes.min(), left: Some(left) }
+        let (min, kept_out) = (shared.nodes.min(), self.kept_out());
+        Incomplete::TooFewNodes { ready: count(ready), min, kept_out, left: Some(left) }
+    }
+
+    /// Returns the number of ready nodes that get no place, because they are unhealthy or excluded.
+    fn kept_out(&self) -> u32 {
+        let nodes = self.roster.unfit().iter().filter_map(|id| self.roster.get(id));
+        count(nodes.filter(|node| node.is_aside).count())
     }
 
     fn host_names(&self, nodes: &BTreeSet<NodeId>) -> (Vec<String>, u32) {

@@ -257,8 +257,8 @@ impl World {
         let Some(health) = &mut self.health else { return };
         let mut broken = None;
         for ((of, _, kind), noted) in &health.set_aside {
-            if of == id && noted.len() > limit.max(1)
-                || limit == 0 && noted.values().any(|at| *at == now)
+            if of == id
+                && (noted.len() > limit.max(1) || limit == 0 && noted.values().any(|at| *at == now))
             {
                 broken = Some(format!("rule ak: {id} sets aside {noted:?} for {kind}, of {limit}"));
             }

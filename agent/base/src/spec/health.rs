@@ -1,4 +1,4 @@
-//! Reads the flags about the health of the machine: `--health`, `--health-check` and `--health-timeout`.
+//! Reads the flags about the health of the machine: `--health`, `--health-check`, `--health-timeout` and `--exclude-command`.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Nodes whose machines are unhealthy, or whose hosts are excluded, get no place, as far as the job can do without them.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use super::fixture::{Did, Fixture, SECOND, ready};
 use crate::{
@@ -257,7 +257,9 @@ fn excluded_host_gets_no_place() {
         EventKind::NodeExcluded { reason } => Some(reason.is_some()),
         _ => None,
     });
-    assert_eq!(excluded.collect::<Vec<_>>(), [true]);
+    assert_eq!(excluded.collect::<Vec<_>>(), [true, true], "a node each");
+    t.machine.handle_excluded(t.now, None);
+    assert_eq!((t.drain(), t.state_of("b")), (vec![], NodeStateName::Excluded), "the list stays");
     assert_eq!(
         t.exclude(&[]),
         [Did::Wait("b", WaitReason::NextRound), Did::Wait("d", WaitReason::NextRound)]
@@ -287,19 +289,29 @@ fn first_list_is_awaited() {
     }
 }
 
-/// Hosts are compared up to the first dot.
+/// Hosts are compared up to the first dot, and by the failure domain. Addresses have no short names.
 #[test]
-fn short_names_are_compared() {
-    let mut t = Fixture::new(1, 1);
-    let mut registration = t.registration_of("a", ready());
-    registration.node.host_name = "node7.cluster.example".to_owned();
-    let hosts = BTreeMap::from([("node7".to_owned(), "drained".to_owned())]);
-    t.machine.handle_excluded(t.now, Some(hosts));
-    t.register_with(registration);
-    let node = t.machine.snapshot(t.now).nodes.remove(0);
-    assert_eq!(node.excluded.as_deref(), Some("drained"));
-    // It is the only node, so it runs.
-    assert_eq!(node.state, NodeStateName::Running);
+fn names_of_hosts_are_compared() {
+    for (listed, host, domain, is_excluded) in [
+        ("node7", "node7.cluster.example", "", true),
+        ("node7.a.example", "node7", "", true),
+        ("node7.a.example", "node8.a.example", "", false),
+        ("pool-1.example", "train-0", "pool-1.example", true),
+        ("region.10.0.3.7", "train-0", "region.10.0.3.8", false),
+        ("10.0.3.7", "10.0.3.8", "10.0.3.8", false),
+        ("10.0.3.7", "10.0.3.7", "", true),
+    ] {
+        let mut t = Fixture::new(1, 1);
+        let mut registration = t.registration_of("a", ready());
+        registration.node.host_name = host.to_owned();
+        registration.node.failure_domain = domain.to_owned();
+        t.exclude(&[listed]);
+        t.register_with(registration);
+        let node = t.machine.snapshot(t.now).nodes.remove(0);
+        assert_eq!(node.excluded.is_some(), is_excluded, "{listed} {host} {domain}");
+        // It is the only node, so it runs.
+        assert_eq!(node.state, NodeStateName::Running);
+    }
 }
 
 /// With a spare and steps that all ranks have saved, all ranks save, and the spare takes the place of the excluded node.
@@ -356,6 +368,48 @@ fn recall_does_not_help_an_unhealthy_node() {
     assert_eq!(t.members(), ["a", "b"]);
 }
 
+/// A node that is set aside counts for as long as it is, also after ten minutes. Otherwise the places of two such nodes would
+/// change again and again.
+#[test]
+fn places_do_not_change_again_and_again() {
+    let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 99);
+    let names = ["a", "b", "c"];
+    t.run(&["a", "b"]);
+    t.join("c");
+    t.ails("b", Replace, "xid_79");
+    t.fail_and_come_back("b", &["a", "b"]);
+    assert_eq!((t.members(), t.job_state.restarts_used), (vec!["a".to_owned(), "c".to_owned()], 0));
+    t.ails("c", Replace, "xid_79");
+    for restarts in 1..3 {
+        t.report("a", NodeState::Running);
+        t.live(&names, SET_ASIDE_TIME);
+        t.fail_and_come_back("c", &["a", "c"]);
+        t.live(&names, 6 * SECOND);
+        assert_eq!(t.members(), ["a", "c"]);
+        assert_eq!(t.job_state.restarts_used, restarts, "it keeps its place, so it is charged");
+    }
+}
+
+/// A machine that fails again and again, and is healthy in between, is quarantined.
+#[test]
+fn failures_of_a_bad_machine_are_counted() {
+    let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 0);
+    t.run(&["a", "b"]);
+    for _ in 0..3 {
+        t.ails("b", Reset, "xid_48");
+        t.fail("b", Duration::ZERO);
+        t.unhealthy.remove("b");
+        // The level of the report with the failure counts.
+        t.ails("b", Reset, "xid_48");
+        t.back("b");
+        t.unhealthy.remove("b");
+        t.back("a");
+        t.back("b");
+    }
+    t.live(&["a", "b"], 6 * SECOND);
+    assert_eq!((t.state_of("b"), t.job_state.restarts_used), (NodeStateName::Quarantined, 0),);
+}
+
 /// A job with fixed ranks sets no node aside.
 #[test]
 fn fixed_ranks_need_all_nodes() {
@@ -376,6 +430,12 @@ fn gone_machines_do_not_help() {
     t.ails("b", Gone, "gpu_gone");
     t.join("a");
     t.join("b");
+    t.live(&["a", "b"], SECOND);
+    let why = t.why();
+    assert!(
+        why.starts_with("waiting for 1 more node (1 of at least 2 are ready; 1 node is unhealthy"),
+        "{why}"
+    );
     t.live(&["a", "b"], 1200 * SECOND);
     let result = t.outcome().map(|outcome| outcome.result);
     assert!(matches!(result, Some(JobResult::JoinTimeout { .. })), "{result:?}");
