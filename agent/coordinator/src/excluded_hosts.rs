@@ -47,10 +47,11 @@ pub(crate) async fn follow(command: &[String], inputs: &Inputs) {
 /// Returns the hosts. Empty lines and lines that begin with `#` are no hosts.
 fn parse(lines: &[String]) -> ExcludedHosts {
     let host = |line: &String| {
-        let (host, reason) =
-            line.trim().split_once(char::is_whitespace).unwrap_or((line.trim(), ""));
-        let host =
-            host.split('.').next().filter(|host| !host.is_empty() && !host.starts_with('#'))?;
+        let line = line.trim();
+        let (host, reason) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+        if host.is_empty() || host.starts_with('#') {
+            return None;
+        }
         let mut reason = printable(reason.trim());
         reason.truncate(reason.floor_char_boundary(LINE_MAX));
         if reason.is_empty() {
