@@ -13,13 +13,18 @@ use std::{
 };
 
 use nix::{
-    sys::signal::{Signal, killpg},
+    errno::Errno,
+    sys::{
+        signal::{Signal, killpg},
+        wait::{WaitPidFlag, WaitStatus, waitpid},
+    },
     unistd::Pid,
 };
+use ragent_rendezvous::message::LINE_MAX;
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
     process::{Child, ChildStdout, Command},
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 use super::{limits, unix};
@@ -62,17 +67,36 @@ pub const NOT_INHERITED: [&str; 25] = [
 #[derive(Debug)]
 pub struct UserCommand {
     child: Child,
-    _group: Group,
+    group: Group,
 }
 
 /// A process group, which ends with this value.
 #[derive(Debug)]
 struct Group(Pid);
 
-impl Drop for Group {
-    fn drop(&mut self) {
+impl Group {
+    fn kill(&self) {
         // It may be gone already.
         let _ = killpg(self.0, Signal::SIGKILL);
+    }
+
+    /// Reaps what has ended in this group; waits for the rest. Its first process was reaped before.
+    async fn reap(&self) {
+        loop {
+            match waitpid(Pid::from_raw(-self.0.as_raw()), Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::StillAlive) => sleep(limits::COMMAND_REAP).await,
+                // The status may have a signal that `nix` does not know.
+                Ok(_) | Err(Errno::EINVAL) => {}
+                // Nothing is left, or this process gets no orphans.
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.kill();
     }
 }
 
@@ -95,7 +119,7 @@ impl UserCommand {
         unix::lower_priority(&mut command);
         let child = command.spawn()?;
         let pid = child.id().ok_or(io::ErrorKind::NotFound)?;
-        Ok(Self { child, _group: Group(Pid::from_raw(pid.cast_signed())) })
+        Ok(Self { child, group: Group(Pid::from_raw(pid.cast_signed())) })
     }
 
     /// Takes its stdout.
@@ -115,7 +139,7 @@ pub struct Ended {
     pub status: Option<ExitStatus>,
     /// The first bytes of its stdout; `None` if there were more.
     pub stdout: Option<Vec<u8>>,
-    /// The last line of its stderr that has any text.
+    /// The last line of its stderr that has any text, cut to [`LINE_MAX`] bytes.
     pub last_line: String,
 }
 
@@ -167,9 +191,18 @@ pub async fn run(
         }
         status
     };
+    // What it has left becomes a child of this process, and would stay as a zombie.
+    command.group.kill();
+    let reaping = async {
+        let _ = command.child.wait().await;
+        command.group.reap().await;
+    };
+    // A process that hangs in a driver does not end.
+    let _ = timeout(limits::COMMAND_PIPES, reaping).await;
     let text = String::from_utf8_lossy(&last);
     let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    let last_line = line.trim().chars().filter(|c| !c.is_control()).collect();
+    let mut last_line: String = line.trim().chars().filter(|c| !c.is_control()).collect();
+    last_line.truncate(last_line.floor_char_boundary(LINE_MAX));
     let stdout = (first.len() <= limits::COMMAND_OUTPUT).then_some(first);
     Ok(Ended { status, stdout, last_line })
 }
@@ -281,6 +314,8 @@ mod tests {
         let end = ended(&format!("{flood} >&2; echo last >&2; {flood}; exit 5")).await;
         assert_eq!((end.text(LONG).as_str(), end.stdout), ("exited with code 5: last", None));
         assert!(matches!(lines(&shell(flood), LONG).await, Err(RunError::TooLong)));
+        let long = ended("yes ä | head -c 3000000 | tr -d '\\n' >&2; exit 5").await.last_line;
+        assert!((LINE_MAX - 3..=LINE_MAX).contains(&long.len()), "{} bytes", long.len());
     }
 
     /// The lines of a command that fails do not count.
