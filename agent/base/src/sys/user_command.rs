@@ -6,9 +6,12 @@
 //! 4. Of what it prints, a limited part is kept. The rest is read and dropped, so that it does not wait.
 
 use std::{
+    convert::Infallible,
     io,
     pin::pin,
     process::{ExitStatus, Stdio},
+    sync::mpsc,
+    thread,
     time::Duration,
 };
 
@@ -24,10 +27,12 @@ use ragent_rendezvous::message::LINE_MAX;
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
     process::{Child, ChildStdout, Command},
-    time::{sleep, timeout},
+    runtime::Handle,
+    sync::{Semaphore, oneshot},
+    time::timeout,
 };
 
-use super::{limits, unix};
+use super::{clock, limits, unix};
 
 /// Variables for the agent alone, which neither workers nor commands of the user inherit:
 ///
@@ -84,7 +89,9 @@ impl Group {
     async fn reap(&self) {
         loop {
             match waitpid(Pid::from_raw(-self.0.as_raw()), Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::StillAlive) => sleep(limits::COMMAND_REAP).await,
+                Ok(WaitStatus::StillAlive) => {
+                    clock::until(Some(clock::now() + limits::COMMAND_REAP)).await;
+                }
                 // The status may have a signal that `nix` does not know.
                 Ok(_) | Err(Errno::EINVAL) => {}
                 // Nothing is left, or this process gets no orphans.
@@ -157,6 +164,38 @@ pub enum RunError {
     TooLong,
 }
 
+/// A value from a thread that lives as long as this value.
+#[derive(Debug)]
+struct Aside<T> {
+    value: T,
+    _thread: mpsc::Sender<Infallible>,
+}
+
+/// Starts something on a thread of its own: the system may not answer if the program is on a file system that hangs.
+///
+/// # Errors
+///
+/// Returns the error of `start`, or [`Errno::EAGAIN`] if too many starts hang.
+async fn start_aside<T: Send + 'static>(
+    start: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<Aside<T>> {
+    static STARTS: Semaphore = Semaphore::const_new(limits::COMMAND_STARTS);
+    let permit = STARTS.try_acquire().map_err(|_| Errno::EAGAIN)?;
+    let (started, result) = oneshot::channel();
+    let (thread, ended) = mpsc::channel();
+    let runtime = Handle::current();
+    thread::Builder::new().name("command".to_owned()).spawn(move || {
+        let _context = runtime.enter();
+        let value = start();
+        drop(permit);
+        // If nobody waits any longer, the value is dropped.
+        let _ = started.send(value);
+        let _ = ended.recv();
+    })?;
+    let value = result.await.map_err(|_| io::ErrorKind::BrokenPipe)??;
+    Ok(Aside { value, _thread: thread })
+}
+
 /// Runs a command until its first process has ended, at most for `limit`. Dropping the future kills it.
 ///
 /// # Errors
@@ -167,7 +206,22 @@ pub async fn run(
     variables: &[(&str, &str)],
     limit: Duration,
 ) -> io::Result<Ended> {
-    let mut command = UserCommand::start(words, variables, Stdio::piped())?;
+    let began = clock::now();
+    let starting = {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let (words, variables) = (words.to_vec(), variables.iter().map(owned).collect::<Vec<_>>());
+        start_aside(move || {
+            let variables: Vec<(&str, &str)> =
+                variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+            UserCommand::start(&words, &variables, Stdio::piped())
+        })
+    };
+    let Ok(started) = timeout(limit, starting).await else {
+        return Ok(Ended { status: None, stdout: Some(Vec::new()), last_line: String::new() });
+    };
+    let mut started = started?;
+    let command = &mut started.value;
+    let left = limit.saturating_sub(clock::now().saturating_duration_since(began));
     let stdout = command.take_stdout()?;
     let stderr = command.child.stderr.take().ok_or(io::ErrorKind::BrokenPipe)?;
     let (mut first, mut last) = (Vec::new(), Vec::new());
@@ -184,7 +238,7 @@ pub async fn run(
                 }
             }
         };
-        let status = timeout(limit, ended).await.ok().transpose()?;
+        let status = timeout(left, ended).await.ok().transpose()?;
         if status.is_some() && !is_read {
             // A process that it has started may keep the pipes open.
             let _ = timeout(limits::COMMAND_PIPES, reading).await;
@@ -305,6 +359,22 @@ mod tests {
         let end = ended("sleep 1000 & echo $! >&2; exit 4").await;
         assert_eq!(end.status.and_then(|status| status.code()), Some(4));
         wait_until_ended(&end.last_line).await;
+    }
+
+    /// A start that hangs blocks nothing, and is undone when it ends.
+    #[tokio::test]
+    async fn hung_start_blocks_nothing() {
+        let (answer, answers) = mpsc::channel::<Infallible>();
+        let (alive, mut dropped) = oneshot::channel::<Infallible>();
+        let starting = start_aside(move || {
+            let _ = answers.recv();
+            Ok(alive)
+        });
+        assert!(timeout(Duration::from_millis(50), starting).await.is_err());
+        assert_eq!(dropped.try_recv(), Err(oneshot::error::TryRecvError::Empty));
+        assert_eq!(ended("true").await.text(LONG), "exited with code 0");
+        drop(answer);
+        assert!(dropped.await.is_err());
     }
 
     /// Megabytes of output neither stop the command nor are kept.

@@ -411,7 +411,8 @@ fn known<T>(
     for gpu in gpus {
         match gpu {
             Ok((uuid, gpu)) => found.extend(numbers.get(&uuid).map(|number| (*number, gpu))),
-            Err(NvmlError::GpuLost | NvmlError::NotFound) => {}
+            // The list may have become shorter meanwhile.
+            Err(NvmlError::GpuLost | NvmlError::NotFound | NvmlError::InvalidArg) => {}
             Err(_) => is_certain = false,
         }
     }
