@@ -4,7 +4,9 @@ use std::{fs, time::Duration};
 
 use nix::{sys::signal::Signal, unistd::geteuid};
 
-use crate::support::{Gpus, Program, Sandbox, children, is_alive, is_there, let_pass, skip};
+use crate::support::{
+    Gpus, Program, Sandbox, children, is_alive, is_there, keeper_of, kill, let_pass, skip,
+};
 
 /// Starts an agent with a check that is this script.
 fn start(sandbox: &Sandbox, script: &str, words: &str) -> Program {
@@ -94,6 +96,22 @@ fn failed_checks_are_named() {
         agent.end().assert_code(0);
         sandbox.wait_until_nothing_left();
     }
+}
+
+/// A check that the agent itself has killed, because its keeper was lost, says nothing about the machine.
+#[test]
+fn lost_keeper_is_no_matter_of_the_machine() {
+    let sandbox = Sandbox::new();
+    let orders = sandbox.orders(0);
+    let script = "echo $$ > $SCRATCH/draft; mv $SCRATCH/draft $SCRATCH/pid; exec sleep 1000";
+    let mut agent = start(&sandbox, script, "--health-timeout 3600");
+    pid_in(&sandbox, "pid");
+    kill(keeper_of(agent.pid()), Signal::SIGKILL);
+    agent.worker();
+    orders.give("exit 0");
+    let end = agent.end();
+    end.assert_code(0);
+    assert!(!end.stderr.contains("unhealthy"), "{}", end.stderr);
 }
 
 /// A check that cannot say anything now lets workers start.

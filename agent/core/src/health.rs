@@ -3,8 +3,8 @@
 //! The result is a level, which the node repeats in each report and in each registration. Only a later check of the node ends it.
 //!
 //! 1. A check reads the GPUs, and runs the user's program if there is one. It begins at the agent's start, after a failure of an own
-//!    worker, and again and again while no workers run, at times with a random part. The program never runs beside workers that it would
-//!    find in its way: after a failure it begins when none of the round is left.
+//!    worker, and again and again while no workers run, at times with a random part. After a failure the program begins only when
+//!    no worker of this node is left, because workers hold what it may need.
 //! 2. The next round waits for the first two kinds: for the reading a moment, for the program until it has ended.
 //! 3. While workers run, the level stays. There is one exception: a check from before the round finds that a GPU is gone or must be
 //!    repaired.

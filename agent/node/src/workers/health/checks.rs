@@ -33,7 +33,7 @@ pub(crate) struct HealthChecks {
 #[derive(Debug)]
 pub(crate) enum Done {
     Read,
-    /// The program has ended, as described.
+    /// The program has ended: by SIGKILL if `is_killed` is true.
     Ran {
         verdict: Verdict,
         is_killed: bool,
@@ -114,7 +114,7 @@ impl HealthChecks {
     pub(crate) fn handle_done(&mut self, done: Done, hardware: &HardwareWatch) {
         match done {
             Done::Read => self.machine.handle_read(hardware.unhealthy()),
-            // It was the agent that has killed it, perhaps.
+            // Perhaps the agent itself has killed it.
             Done::Ran { is_killed: true, .. } if self.is_cleaned_up => {
                 self.machine.handle_verdict(clock::now(), Verdict::NotNow);
             }
@@ -192,7 +192,7 @@ async fn run(spec: HealthSpec, occasion: Occasion) -> Done {
     Done::Ran { verdict, is_killed }
 }
 
-/// Returns what an error of the system says about the machine: nothing if the agent has reached a limit, or if the program was started and
+/// Returns the verdict after an error of the system. There is none if the agent has reached a limit, or if the program was started and
 /// something else has reaped it.
 fn of_error(error: &io::Error) -> Verdict {
     match error.raw_os_error().map(Errno::from_raw) {
@@ -207,9 +207,9 @@ fn of_error(error: &io::Error) -> Verdict {
 mod tests {
     use super::*;
 
-    /// A program that does not exist says that the machine is bad. A limit of the agent says nothing.
+    /// A machine is bad if the program does not exist there, but not if the agent has reached a limit.
     #[test]
-    fn limits_say_nothing_about_the_machine() {
+    fn limits_are_no_matter_of_the_machine() {
         let verdict = |errno: Errno| of_error(&errno.into());
         for errno in [Errno::EAGAIN, Errno::ENOMEM, Errno::EMFILE, Errno::ENFILE, Errno::ECHILD] {
             assert_eq!(verdict(errno), Verdict::NotNow, "{errno}");

@@ -364,7 +364,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Logs what is new. The state is not locked meanwhile: a pipe that nobody reads would block all that need it.
+/// Logs what is new. The caller has unlocked the state: a pipe without a reader would block all that need it.
 fn log_all<'a>(news: impl IntoIterator<Item = &'a News>) {
     for News { need, text } in news {
         if need.is_serious() { warn!("{text}") } else { info!("{text}") }
@@ -401,8 +401,8 @@ fn devices<'a>(library: &'a Nvml, numbers: &GpuNumbers) -> (Vec<((u32, bool), De
     known(gpus, numbers)
 }
 
-/// Returns those of the GPUs that have a number, and true if all others with a number are gone: the library no longer lists them, or has lost
-/// them. After any other error a GPU may be there, such as one that is being reset.
+/// Returns the GPUs that have a number, and true if all others with a number are gone: the library no longer lists them, or has lost them.
+/// After any other error a GPU may be there, such as one that is being reset.
 fn known<T>(
     gpus: impl Iterator<Item = Result<(String, T), NvmlError>>,
     numbers: &GpuNumbers,
