@@ -79,6 +79,9 @@ struct Watched {
 /// one of them.
 type GpuNumbers = BTreeMap<String, (u32, bool)>;
 
+/// GPUs that have a number and can be read, and true if all others with a number are gone.
+type Known<T> = (Vec<((u32, bool), T)>, bool);
+
 /// The work of the thread.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Demand {
@@ -393,7 +396,7 @@ fn numbers(library: &Nvml) -> Option<GpuNumbers> {
 }
 
 /// Returns the GPUs that answer, with their numbers, and true if all others are gone. Those that workers may use have `true`.
-fn devices<'a>(library: &'a Nvml, numbers: &GpuNumbers) -> (Vec<((u32, bool), Device<'a>)>, bool) {
+fn devices<'a>(library: &'a Nvml, numbers: &GpuNumbers) -> Known<Device<'a>> {
     let gpus = (0..library.device_count().unwrap_or(0)).map(|index| {
         let gpu = library.device_by_index(index)?;
         Ok((gpu.uuid()?, gpu))
@@ -406,7 +409,7 @@ fn devices<'a>(library: &'a Nvml, numbers: &GpuNumbers) -> (Vec<((u32, bool), De
 fn known<T>(
     gpus: impl Iterator<Item = Result<(String, T), NvmlError>>,
     numbers: &GpuNumbers,
-) -> (Vec<((u32, bool), T)>, bool) {
+) -> Known<T> {
     let (mut found, mut is_certain) = (Vec::new(), true);
     for gpu in gpus {
         match gpu {
