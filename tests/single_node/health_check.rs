@@ -4,7 +4,9 @@ use std::{fs, time::Duration};
 
 use nix::{sys::signal::Signal, unistd::geteuid};
 
-use crate::support::{Gpus, Program, Sandbox, is_alive, is_there, let_pass, skip};
+use crate::support::{
+    Gpus, Program, Sandbox, children, is_alive, is_there, keeper_of, kill, let_pass, skip,
+};
 
 /// Starts an agent with a check that is this script.
 fn start(sandbox: &Sandbox, script: &str, words: &str) -> Program {
@@ -13,6 +15,16 @@ fn start(sandbox: &Sandbox, script: &str, words: &str) -> Program {
     let words = format!("{words} --no-python obey.sh");
     let start = sandbox.ragent("--health-check").arg(format!("sh {}", check.display()));
     words.split_ascii_whitespace().fold(start, |start, word| start.arg(word)).start()
+}
+
+/// Waits for a file, and returns the process id in it.
+fn pid_in(sandbox: &Sandbox, name: &str) -> u32 {
+    loop {
+        match fs::read_to_string(sandbox.path(name)) {
+            Ok(pid) => return pid.trim().parse().unwrap(),
+            Err(_) => let_pass(Duration::from_millis(20)),
+        }
+    }
 }
 
 /// The check runs before the workers and after a failure, and learns why. Without a shell, it gets its words as a shell would split them.
@@ -34,8 +46,32 @@ fn check_runs_before_workers() {
     assert!(!end.stderr.contains("unhealthy"), "{}", end.stderr);
 }
 
+/// After a failure, the check waits until the other workers have ended, which may hold what it needs.
+#[test]
+fn check_runs_after_all_workers() {
+    let sandbox = Sandbox::new();
+    let orders = [sandbox.orders(0), sandbox.orders(1)];
+    let script = "echo $RAGENT_HEALTH_WHEN >> $SCRATCH/when
+        if test -e $SCRATCH/held && kill -0 $(cat $SCRATCH/held)
+        then echo a worker is there >&2; exit 1
+        fi";
+    let words = "--nproc-per-node 2 --shutdown-timeout 1 --max-restarts 1";
+    let mut agent = start(&sandbox, script, words);
+    agent.workers(2);
+    orders[1].give("trap '' TERM; echo $$ > $SCRATCH/draft; mv $SCRATCH/draft $SCRATCH/held");
+    pid_in(&sandbox, "held");
+    orders[0].give("exit 3");
+    agent.logs("is killed by SIGKILL 1 s after SIGTERM");
+    agent.workers(2);
+    assert_eq!(fs::read_to_string(sandbox.path("when")).unwrap(), "start\nfailure\n");
+    orders.iter().for_each(|orders| orders.give("exit 0"));
+    let end = agent.end();
+    end.assert_code(0);
+    assert!(!end.stderr.contains("unhealthy"), "{}", end.stderr);
+}
+
 /// A check that fails, hangs, leaves a process or prints megabytes makes the machine unhealthy, with the last line that it has printed. The
-/// job of one node runs in any case.
+/// job of one node runs in any case. Nothing is left of the check, and no zombie.
 #[test]
 fn failed_checks_are_named() {
     let flood = "yes word | head -c 3000000";
@@ -54,10 +90,28 @@ fn failed_checks_are_named() {
         assert!(line.contains(&format!("the health check {text}")), "{line}");
         assert!(line.contains("WARN") && line.contains("class=\"gone\""), "{line}");
         agent.worker();
+        let children = children(agent.pid());
+        assert!(children.iter().all(|pid| is_alive(*pid)), "{children:?}");
         orders.give("exit 0");
         agent.end().assert_code(0);
         sandbox.wait_until_nothing_left();
     }
+}
+
+/// A check that the agent itself has killed, because its keeper was lost, says nothing about the machine.
+#[test]
+fn lost_keeper_is_no_matter_of_the_machine() {
+    let sandbox = Sandbox::new();
+    let orders = sandbox.orders(0);
+    let script = "echo $$ > $SCRATCH/draft; mv $SCRATCH/draft $SCRATCH/pid; exec sleep 1000";
+    let mut agent = start(&sandbox, script, "--health-timeout 3600");
+    pid_in(&sandbox, "pid");
+    kill(keeper_of(agent.pid()), Signal::SIGKILL);
+    agent.worker();
+    orders.give("exit 0");
+    let end = agent.end();
+    end.assert_code(0);
+    assert!(!end.stderr.contains("unhealthy"), "{}", end.stderr);
 }
 
 /// A check that cannot say anything now lets workers start.
@@ -73,20 +127,16 @@ fn check_without_an_answer() {
     assert!(!end.stderr.contains("unhealthy"), "{}", end.stderr);
 }
 
-/// A check ends with its agent, also if that is killed.
+/// A check ends with its agent and with all that it has started. Its first process ends also if the agent is killed.
 #[test]
 fn check_ends_with_its_agent() {
-    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+    for (signal, rest) in
+        [(Signal::SIGTERM, "sleep 1000 & sleep 1000"), (Signal::SIGKILL, "exec sleep 1000")]
+    {
         let sandbox = Sandbox::new();
-        let script = "echo $$ > $SCRATCH/draft; mv $SCRATCH/draft $SCRATCH/pid; exec sleep 1000";
-        let agent = start(&sandbox, script, "--health-timeout 3600");
-        let pid = loop {
-            match fs::read_to_string(sandbox.path("pid")) {
-                Ok(pid) => break pid.trim().parse().unwrap(),
-                Err(_) => let_pass(Duration::from_millis(20)),
-            }
-        };
-        assert!(is_alive(pid));
+        let script = format!("echo $$ > $SCRATCH/draft; mv $SCRATCH/draft $SCRATCH/pid; {rest}");
+        let agent = start(&sandbox, &script, "--health-timeout 3600");
+        assert!(is_alive(pid_in(&sandbox, "pid")));
         agent.signal(signal);
         drop(agent.end());
         sandbox.wait_until_nothing_left();

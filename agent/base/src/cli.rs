@@ -222,8 +222,7 @@ fn naming_the_word(error: clap::Error, words: &[OsString]) -> clap::Error {
 }
 
 /// Removes clap's useless suggestions: to write an unknown flag after `--`, which would make it the script, and flags that hardly resemble
-/// the unknown one. Explains how to replace `--use-env`, and where
-/// the flags of `ragent check` belong.
+/// the unknown one. Explains how to replace `--use-env`, and where the flags of `ragent check` belong.
 fn without_wrong_tip(mut error: clap::Error, words: &[OsString]) -> clap::Error {
     let text = |value: Option<&ContextValue>| match value {
         Some(ContextValue::String(text)) => text.replace('_', "-"),

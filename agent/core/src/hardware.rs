@@ -217,9 +217,13 @@ impl Finding {
             Self::Recovery { action: 2 | 7, .. }
             | Self::Unavailable { .. }
             | Self::RemapFailed { .. } => Need::Replace,
-            Self::Recovery { .. } | Self::RemapPending { .. } => Need::Reset,
+            Self::Recovery { action: 1 | 3..=6, .. } | Self::RemapPending { .. } => Need::Reset,
             Self::GpusMissing { .. } => Need::Gone,
-            Self::PortDown { .. } | Self::LinkDowned { .. } | Self::Folder { .. } => Need::Nothing,
+            // Later drivers may ask for actions that are not known here.
+            Self::Recovery { .. }
+            | Self::PortDown { .. }
+            | Self::LinkDowned { .. }
+            | Self::Folder { .. } => Need::Nothing,
         }
     }
 
@@ -433,8 +437,12 @@ impl Hardware {
             let down = self.states_of_ports().into_iter();
             found.extend(down.filter(|state| !before.contains(state)).map(|state| (state, at)));
         }
-        if let Some(folders) = reading.folders {
+        if let Some(mut folders) = reading.folders {
             let at = at(&mut self.is_read[2]);
+            // A folder that has not answered in time stays as it was.
+            let mut late = self.last.folders.take().unwrap_or_default();
+            late.retain(|last| folders.iter().all(|folder| folder.path != last.path));
+            folders.extend(late);
             self.last.folders = Some(folders);
             let problems = self.states_of_folders();
             let problems = problems.filter(|state| !before.contains(state));

@@ -3,7 +3,8 @@
 //! The result is a level, which the node repeats in each report and in each registration. Only a later check of the node ends it.
 //!
 //! 1. A check reads the GPUs, and runs the user's program if there is one. It begins at the agent's start, after a failure of an own
-//!    worker, and again and again while no workers run, at times with a random part.
+//!    worker, and again and again while no workers run, at times with a random part. After a failure the program begins only when
+//!    no worker of this node is left, because workers hold what it may need.
 //! 2. The next round waits for the first two kinds: for the reading a moment, for the program until it has ended.
 //! 3. While workers run, the level stays. There is one exception: a check from before the round finds that a GPU is gone or must be
 //!    repaired.
@@ -96,8 +97,10 @@ pub struct Health {
     readings: usize,
     /// The occasion of the run that has not ended.
     running: Option<Occasion>,
-    /// The occasion of a run that is to follow it.
+    /// The occasion of a run that is to follow it, or the end of the workers.
     follows: Option<Occasion>,
+    /// True if workers have started during the run.
+    is_beside_workers: bool,
     has_workers: bool,
     /// True if a worker of this round has failed, so that the round ends.
     has_failed: bool,
@@ -119,6 +122,7 @@ impl Health {
             readings: 0,
             running: None,
             follows: None,
+            is_beside_workers: false,
             has_workers: false,
             has_failed: false,
             next: None,
@@ -132,6 +136,7 @@ impl Health {
     /// Notes that workers start.
     pub fn handle_round(&mut self) {
         (self.has_workers, self.has_failed, self.next) = (true, false, None);
+        self.is_beside_workers = self.running.is_some();
     }
 
     /// Notes that a worker of this node has ended in this way, and its round with it. `hardware` is the present result of the hardware.
@@ -151,6 +156,7 @@ impl Health {
         self.hardware = hardware;
         self.review();
         self.wait_for_next(now);
+        self.run_what_follows();
     }
 
     /// Notes that a reading of [`Effect::Read`] has ended.
@@ -170,6 +176,8 @@ impl Health {
             Verdict::Healthy => self.program = None,
             Verdict::NotNow if self.has_workers => {}
             Verdict::NotNow => self.next = Some(now + limits::HEALTH_AGAIN),
+            // Workers may have held what it needs.
+            Verdict::Gone(_) if self.is_beside_workers => {}
             Verdict::Gone(mut reason) => {
                 reason.truncate(reason.floor_char_boundary(LINE_MAX));
                 let (class, kind) = (HealthClass::Gone, "health_check".to_owned());
@@ -177,9 +185,7 @@ impl Health {
             }
         }
         self.review();
-        if let Some(occasion) = self.follows.take() {
-            self.run(occasion);
-        }
+        self.run_what_follows();
     }
 
     /// Returns the health of this node.
@@ -221,17 +227,22 @@ impl Health {
         if !self.settings.runs {
             return;
         }
-        match self.running {
-            None => self.run(occasion),
-            // It began before the failure.
-            Some(_) if occasion == Occasion::Failure => self.follows = Some(occasion),
-            Some(_) => {}
+        // A run that has not ended began before the failure.
+        if self.running.is_none() || occasion == Occasion::Failure {
+            self.follows = Some(occasion);
         }
+        self.run_what_follows();
     }
 
-    fn run(&mut self, occasion: Occasion) {
-        self.running = Some(occasion);
-        self.effects.push_back(Effect::Run(occasion));
+    /// Runs the program if it is to run, unless it runs or workers would be in its way.
+    fn run_what_follows(&mut self) {
+        if self.running.is_none()
+            && !self.has_workers
+            && let Some(occasion) = self.follows.take()
+        {
+            (self.running, self.is_beside_workers) = (Some(occasion), false);
+            self.effects.push_back(Effect::Run(occasion));
+        }
     }
 
     fn wait_for_next(&mut self, now: Instant) {

@@ -31,3 +31,7 @@ pub(crate) const MAX_ANCESTORS: u32 = 32;
 pub(crate) const COMMAND_OUTPUT: usize = 64 * 1024;
 /// The time for reading what a command has left in its pipes. The kernel has it already.
 pub(crate) const COMMAND_PIPES: Duration = Duration::from_millis(100);
+/// The number of commands that may hang at their start, because their program is on a file system that does not answer. Each keeps a thread.
+pub(crate) const COMMAND_STARTS: usize = 8;
+/// The pause between two looks for processes that were killed: they end at once, unless they hang in a driver.
+pub(crate) const COMMAND_REAP: Duration = Duration::from_millis(5);

@@ -6,23 +6,33 @@
 //! 4. Of what it prints, a limited part is kept. The rest is read and dropped, so that it does not wait.
 
 use std::{
+    convert::Infallible,
     io,
     pin::pin,
     process::{ExitStatus, Stdio},
+    sync::mpsc,
+    thread,
     time::Duration,
 };
 
 use nix::{
-    sys::signal::{Signal, killpg},
+    errno::Errno,
+    sys::{
+        signal::{Signal, killpg},
+        wait::{WaitPidFlag, WaitStatus, waitpid},
+    },
     unistd::Pid,
 };
+use ragent_rendezvous::message::LINE_MAX;
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
     process::{Child, ChildStdout, Command},
+    runtime::Handle,
+    sync::{Semaphore, oneshot},
     time::timeout,
 };
 
-use super::{limits, unix};
+use super::{clock, limits, unix};
 
 /// Variables for the agent alone, which neither workers nor commands of the user inherit:
 ///
@@ -62,17 +72,38 @@ pub const NOT_INHERITED: [&str; 25] = [
 #[derive(Debug)]
 pub struct UserCommand {
     child: Child,
-    _group: Group,
+    group: Group,
 }
 
 /// A process group, which ends with this value.
 #[derive(Debug)]
 struct Group(Pid);
 
-impl Drop for Group {
-    fn drop(&mut self) {
+impl Group {
+    fn kill(&self) {
         // It may be gone already.
         let _ = killpg(self.0, Signal::SIGKILL);
+    }
+
+    /// Reaps what has ended in this group; waits for the rest. Its first process was reaped before.
+    async fn reap(&self) {
+        loop {
+            match waitpid(Pid::from_raw(-self.0.as_raw()), Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::StillAlive) => {
+                    clock::until(Some(clock::now() + limits::COMMAND_REAP)).await;
+                }
+                // The status may have a signal that `nix` does not know.
+                Ok(_) | Err(Errno::EINVAL) => {}
+                // Nothing is left, or this process gets no orphans.
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.kill();
     }
 }
 
@@ -95,7 +126,7 @@ impl UserCommand {
         unix::lower_priority(&mut command);
         let child = command.spawn()?;
         let pid = child.id().ok_or(io::ErrorKind::NotFound)?;
-        Ok(Self { child, _group: Group(Pid::from_raw(pid.cast_signed())) })
+        Ok(Self { child, group: Group(Pid::from_raw(pid.cast_signed())) })
     }
 
     /// Takes its stdout.
@@ -115,7 +146,7 @@ pub struct Ended {
     pub status: Option<ExitStatus>,
     /// The first bytes of its stdout; `None` if there were more.
     pub stdout: Option<Vec<u8>>,
-    /// The last line of its stderr that has any text.
+    /// The last line of its stderr that has any text, cut to [`LINE_MAX`] bytes.
     pub last_line: String,
 }
 
@@ -133,6 +164,38 @@ pub enum RunError {
     TooLong,
 }
 
+/// A value from a thread that lives as long as this value.
+#[derive(Debug)]
+struct Aside<T> {
+    value: T,
+    _thread: mpsc::Sender<Infallible>,
+}
+
+/// Starts something on a thread of its own: the system may not answer if the program is on a file system that hangs.
+///
+/// # Errors
+///
+/// Returns the error of `start`, or [`Errno::EAGAIN`] if too many starts hang.
+async fn start_aside<T: Send + 'static>(
+    start: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<Aside<T>> {
+    static STARTS: Semaphore = Semaphore::const_new(limits::COMMAND_STARTS);
+    let permit = STARTS.try_acquire().map_err(|_| Errno::EAGAIN)?;
+    let (started, result) = oneshot::channel();
+    let (thread, ended) = mpsc::channel();
+    let runtime = Handle::current();
+    thread::Builder::new().name("command".to_owned()).spawn(move || {
+        let _context = runtime.enter();
+        let value = start();
+        drop(permit);
+        // If nobody waits any longer, the value is dropped.
+        let _ = started.send(value);
+        let _ = ended.recv();
+    })?;
+    let value = result.await.map_err(|_| io::ErrorKind::BrokenPipe)??;
+    Ok(Aside { value, _thread: thread })
+}
+
 /// Runs a command until its first process has ended, at most for `limit`. Dropping the future kills it.
 ///
 /// # Errors
@@ -143,7 +206,22 @@ pub async fn run(
     variables: &[(&str, &str)],
     limit: Duration,
 ) -> io::Result<Ended> {
-    let mut command = UserCommand::start(words, variables, Stdio::piped())?;
+    let began = clock::now();
+    let starting = {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let (words, variables) = (words.to_vec(), variables.iter().map(owned).collect::<Vec<_>>());
+        start_aside(move || {
+            let variables: Vec<(&str, &str)> =
+                variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+            UserCommand::start(&words, &variables, Stdio::piped())
+        })
+    };
+    let Ok(started) = timeout(limit, starting).await else {
+        return Ok(Ended { status: None, stdout: Some(Vec::new()), last_line: String::new() });
+    };
+    let mut started = started?;
+    let command = &mut started.value;
+    let left = limit.saturating_sub(clock::now().saturating_duration_since(began));
     let stdout = command.take_stdout()?;
     let stderr = command.child.stderr.take().ok_or(io::ErrorKind::BrokenPipe)?;
     let (mut first, mut last) = (Vec::new(), Vec::new());
@@ -160,16 +238,25 @@ pub async fn run(
                 }
             }
         };
-        let status = timeout(limit, ended).await.ok().transpose()?;
+        let status = timeout(left, ended).await.ok().transpose()?;
         if status.is_some() && !is_read {
             // A process that it has started may keep the pipes open.
             let _ = timeout(limits::COMMAND_PIPES, reading).await;
         }
         status
     };
+    // What it has left becomes a child of this process, and would stay as a zombie.
+    command.group.kill();
+    let reaping = async {
+        let _ = command.child.wait().await;
+        command.group.reap().await;
+    };
+    // A process that hangs in a driver does not end.
+    let _ = timeout(limits::COMMAND_PIPES, reaping).await;
     let text = String::from_utf8_lossy(&last);
     let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    let last_line = line.trim().chars().filter(|c| !c.is_control()).collect();
+    let mut last_line: String = line.trim().chars().filter(|c| !c.is_control()).collect();
+    last_line.truncate(last_line.floor_char_boundary(LINE_MAX));
     let stdout = (first.len() <= limits::COMMAND_OUTPUT).then_some(first);
     Ok(Ended { status, stdout, last_line })
 }
@@ -274,6 +361,22 @@ mod tests {
         wait_until_ended(&end.last_line).await;
     }
 
+    /// A start that hangs blocks nothing, and is undone when it ends.
+    #[tokio::test]
+    async fn hung_start_blocks_nothing() {
+        let (answer, answers) = mpsc::channel::<Infallible>();
+        let (alive, mut dropped) = oneshot::channel::<Infallible>();
+        let starting = start_aside(move || {
+            let _ = answers.recv();
+            Ok(alive)
+        });
+        assert!(timeout(Duration::from_millis(50), starting).await.is_err());
+        assert_eq!(dropped.try_recv(), Err(oneshot::error::TryRecvError::Empty));
+        assert_eq!(ended("true").await.text(LONG), "exited with code 0");
+        drop(answer);
+        assert!(dropped.await.is_err());
+    }
+
     /// Megabytes of output neither stop the command nor are kept.
     #[tokio::test]
     async fn output_is_bounded() {
@@ -281,6 +384,8 @@ mod tests {
         let end = ended(&format!("{flood} >&2; echo last >&2; {flood}; exit 5")).await;
         assert_eq!((end.text(LONG).as_str(), end.stdout), ("exited with code 5: last", None));
         assert!(matches!(lines(&shell(flood), LONG).await, Err(RunError::TooLong)));
+        let long = ended("yes ä | head -c 3000000 | tr -d '\\n' >&2; exit 5").await.last_line;
+        assert!((LINE_MAX - 3..=LINE_MAX).contains(&long.len()), "{} bytes", long.len());
     }
 
     /// The lines of a command that fails do not count.

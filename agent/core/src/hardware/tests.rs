@@ -283,6 +283,12 @@ fn worst_need_makes_unhealthy() {
         let found = t.unhealthy().map(|found| (found.class, found.kind));
         assert_eq!(found, Some((class, kind.to_owned())));
     }
+    // A later driver may ask for an action that is not known here.
+    let unknown = Gpu { recovery_action: Some(8), ..gpu(0) };
+    assert_eq!(
+        Finding::of_gpu(&unknown).iter().map(Finding::need).collect::<Vec<_>>(),
+        [Need::Nothing]
+    );
     t.read(gpus(&[gpu(0)]));
     let gone = xid(HealthClass::Gone, "gpus_missing", "1 of 2 GPUs is missing");
     assert_eq!(t.unhealthy(), gone);
@@ -347,4 +353,23 @@ fn full_folders_are_noted() {
     assert_eq!(t.lines()[0], "the disk of /dev/shm does not answer");
     t.read(folder(None));
     assert!(t.lines()[0].ends_with(" ago"), "{:?}", t.lines());
+}
+
+/// A folder that does not answer in time stays as it was, and is no news when it answers again.
+#[test]
+fn slow_folders_stay_as_they_were() {
+    let mut t = Fixture::new();
+    let folders = |full: &[&str]| {
+        let folder = |path: &&str| {
+            let (path, problem) = ((*path).to_owned(), Some(FolderProblem::Full));
+            Folder { path, problem }
+        };
+        Reading { folders: Some(full.iter().map(folder).collect()), ..Reading::default() }
+    };
+    assert_eq!(t.read(folders(&["/logs"])), ["/logs was found full"]);
+    t.hardware.handle_round(t.now);
+    assert_eq!(t.read(folders(&["/dev/shm"])), ["/dev/shm was found full"]);
+    t.pass(100);
+    assert_eq!(t.read(folders(&["/logs", "/dev/shm"])), [""; 0]);
+    assert_eq!(t.lines(), ["/dev/shm is full", "/logs is full"]);
 }

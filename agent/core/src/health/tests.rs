@@ -135,10 +135,13 @@ fn failures_are_followed_by_a_check() {
     t.health.handle_round();
     t.fail(found(HealthClass::Reset));
     assert_eq!(t.class(), Some(HealthClass::Reset));
-    assert_eq!(t.effects(), [Effect::Read(Occasion::Failure), Effect::Run(Occasion::Failure)]);
+    assert_eq!(t.effects(), [Effect::Read(Occasion::Failure)]);
     t.health.handle_read(found(HealthClass::Replace));
     assert_eq!(t.class(), Some(HealthClass::Replace));
+    // The other workers still end, and hold what the program may need.
+    assert!(t.is_checking());
     t.health.handle_round_over(t.now, found(HealthClass::Replace));
+    assert_eq!(t.effects(), [Effect::Run(Occasion::Failure)]);
     assert!(t.is_checking());
     t.verdict(Verdict::Healthy);
     assert!(!t.is_checking());
@@ -159,7 +162,7 @@ fn unfit_standby_needs_no_check() {
     assert_eq!((t.effects(), t.is_checking()), (vec![], false));
 }
 
-/// While workers run, only a check from before the round that finds the machine broken changes the level.
+/// While workers run, only a reading from before the round that finds the machine broken changes the level.
 #[test]
 fn late_results_end_a_round_only_if_workers_cannot_run() {
     let mut t = Fixture::healthy(ALL);
@@ -167,10 +170,10 @@ fn late_results_end_a_round_only_if_workers_cannot_run() {
     t.health.handle_round();
     t.health.handle_read(found(HealthClass::Reset));
     assert_eq!(t.class(), None);
-    t.verdict(Verdict::Gone("time-out".to_owned()));
+    t.health.handle_read(found(HealthClass::Gone));
     assert_eq!(t.class(), Some(HealthClass::Gone));
     t.health.handle_round_over(t.now, None);
-    assert_eq!(t.class(), Some(HealthClass::Gone));
+    assert_eq!(t.class(), None);
     let mut t = Fixture::healthy(ALL);
     t.pass();
     t.health.handle_round();
@@ -178,6 +181,30 @@ fn late_results_end_a_round_only_if_workers_cannot_run() {
     t.verdict(Verdict::Healthy);
     t.health.handle_round_over(t.now, found(HealthClass::Reset));
     assert_eq!(t.class(), Some(HealthClass::Reset));
+}
+
+/// A program that fails beside workers says nothing, even if it ends after them: they may have held what it needs.
+#[test]
+fn failures_beside_workers_do_not_count() {
+    for is_late in [false, true] {
+        let mut t = Fixture::healthy(ALL);
+        t.pass();
+        t.health.handle_round();
+        if is_late {
+            t.health.handle_round_over(t.now, None);
+        }
+        t.verdict(Verdict::Gone("no memory".to_owned()));
+        assert_eq!(t.class(), None);
+        t.health.handle_round_over(t.now, None);
+        t.pass();
+        t.verdict(Verdict::Gone("no network".to_owned()));
+        assert_eq!(t.class(), Some(HealthClass::Gone));
+        t.pass();
+        t.health.handle_round();
+        t.verdict(Verdict::Healthy);
+        t.health.handle_round_over(t.now, None);
+        assert_eq!(t.class(), None);
+    }
 }
 
 /// A program that has no result now is asked again after a minute, and its last verdict stays.
@@ -214,13 +241,24 @@ fn programs_run_one_by_one() {
     t.health.handle_read(None);
     assert!(t.is_checking());
     t.verdict(Verdict::Gone("old".to_owned()));
-    assert_eq!(t.effects(), [Effect::Run(Occasion::Failure)]);
+    assert_eq!((t.effects(), t.is_checking()), (vec![], true));
     t.health.handle_read(None);
     assert!(t.is_checking());
+    t.health.handle_round_over(t.now, None);
+    assert_eq!(t.effects(), [Effect::Run(Occasion::Failure)]);
     t.verdict(Verdict::Healthy);
     assert_eq!(t.health.node(), NodeHealth::default());
-    // A check without workers does not wait for the one before.
+    // The workers may end before the run from before the round.
+    t.pass();
+    t.health.handle_round();
+    t.effects();
+    t.fail(None);
     t.health.handle_round_over(t.now, None);
+    assert_eq!(t.effects(), [Effect::Read(Occasion::Failure)]);
+    t.verdict(Verdict::Healthy);
+    assert_eq!(t.effects(), [Effect::Run(Occasion::Failure)]);
+    t.verdict(Verdict::Healthy);
+    // A check without workers does not wait for the one before.
     t.pass();
     t.pass();
     let runs = t.effects().into_iter().filter(|effect| matches!(effect, Effect::Run(_)));

@@ -201,7 +201,12 @@ impl WorkersDriver {
                 }
                 () = passed(steps) => self.pass_steps_on(),
                 () = passed(check) => self.checks.handle_timeout(&self.hardware),
-                done = self.checks.done() => self.checks.handle_done(done, &self.hardware),
+                done = self.checks.done() => {
+                    if self.keeper.as_ref().is_some_and(KeeperLink::is_reaped) {
+                        self.checks.handle_clean_up();
+                    }
+                    self.checks.handle_done(done, &self.hardware);
+                }
                 () = self.output.notified() => self.handle_output(),
                 // Last, so that a flood of reports delays nothing else.
                 report = next_worker_report(&mut self.worker_reports) => self.handle_worker_report(report),

@@ -124,6 +124,11 @@ impl KeeperLink {
         self.pid.as_raw()
     }
 
+    /// Returns true if the keeper has ended, so that all processes of this agent are killed.
+    pub(super) fn is_reaped(&self) -> bool {
+        *self.is_reaped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Kills the keeper, unless it has ended.
     pub(super) fn kill(&self) {
         let is_reaped = self.is_reaped.lock().unwrap_or_else(PoisonError::into_inner);

@@ -36,6 +36,7 @@ impl WorkersDriver {
                 measures.lost_with_keeper.add(measures.workers.get());
                 measures.workers.set(0);
                 self.keeper = None;
+                self.checks.handle_clean_up();
                 self.standby_input(standby::Input::KeeperLost);
                 return self.input(Input::KeeperLost);
             }

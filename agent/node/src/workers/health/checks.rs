@@ -2,8 +2,9 @@
 //!
 //! The health of the node is published to its agent, which repeats it in each report.
 
-use std::time::Instant;
+use std::{io, os::unix::process::ExitStatusExt, time::Instant};
 
+use nix::{errno::Errno, sys::signal::Signal};
 use ragent_base::{
     spec::HealthSpec,
     sys::{clock, user_command},
@@ -21,6 +22,8 @@ pub(crate) struct HealthChecks {
     machine: Health,
     spec: HealthSpec,
     running: JoinSet<Done>,
+    /// True if all processes of this agent were killed since the program was started, because the keeper was lost.
+    is_cleaned_up: bool,
     /// The reason why this machine is unhealthy, as it was last logged.
     logged: Option<Unhealthy>,
     health: watch::Sender<NodeHealth>,
@@ -30,7 +33,11 @@ pub(crate) struct HealthChecks {
 #[derive(Debug)]
 pub(crate) enum Done {
     Read,
-    Ran(Verdict),
+    /// The program has ended: by SIGKILL if `is_killed` is true.
+    Ran {
+        verdict: Verdict,
+        is_killed: bool,
+    },
 }
 
 /// The exit code of a program that has no result now: `EX_TEMPFAIL`.
@@ -43,7 +50,14 @@ impl HealthChecks {
         let settings = HealthSettings { reads, runs, seed: rand::random() };
         let machine = Health::new(clock::now(), settings);
         let health = watch::Sender::new(machine.node());
-        let mut checks = Self { machine, spec, running: JoinSet::new(), logged: None, health };
+        let mut checks = Self {
+            machine,
+            spec,
+            running: JoinSet::new(),
+            is_cleaned_up: false,
+            logged: None,
+            health,
+        };
         checks.carry_out(hardware);
         checks
     }
@@ -91,11 +105,20 @@ impl HealthChecks {
         self.carry_out(hardware);
     }
 
+    /// Notes that all processes of this agent are killed, or were, because the keeper was lost.
+    pub(crate) fn handle_clean_up(&mut self) {
+        self.is_cleaned_up = true;
+    }
+
     /// Notes the end of a part of a check.
     pub(crate) fn handle_done(&mut self, done: Done, hardware: &HardwareWatch) {
         match done {
             Done::Read => self.machine.handle_read(hardware.unhealthy()),
-            Done::Ran(verdict) => self.machine.handle_verdict(clock::now(), verdict),
+            // Perhaps the agent itself has killed it.
+            Done::Ran { is_killed: true, .. } if self.is_cleaned_up => {
+                self.machine.handle_verdict(clock::now(), Verdict::NotNow);
+            }
+            Done::Ran { verdict, .. } => self.machine.handle_verdict(clock::now(), verdict),
         }
         self.carry_out(hardware);
     }
@@ -117,6 +140,7 @@ impl HealthChecks {
                     });
                 }
                 Effect::Run(occasion) => {
+                    self.is_cleaned_up = false;
                     self.running.spawn(run(self.spec.clone(), occasion));
                 }
             }
@@ -148,14 +172,50 @@ fn log(unhealthy: Option<&Unhealthy>) {
 /// Runs the program of `--health-check`.
 async fn run(spec: HealthSpec, occasion: Occasion) -> Done {
     let variables = [("RAGENT_HEALTH_WHEN", occasion.name())];
+    let mut is_killed = false;
     let verdict = match user_command::run(&spec.check, &variables, spec.timeout).await {
-        Ok(ended) => match ended.status.and_then(|status| status.code()) {
-            Some(0) => Verdict::Healthy,
-            Some(NOT_NOW) => Verdict::NotNow,
-            _ => Verdict::Gone(format!("the health check {}", ended.text(spec.timeout))),
-        },
-        Err(error) => Verdict::Gone(format!("the health check cannot be run: {error}")),
+        Ok(ended) => {
+            is_killed =
+                ended.status.and_then(|status| status.signal()) == Some(Signal::SIGKILL as i32);
+            match ended.status.and_then(|status| status.code()) {
+                Some(0) => Verdict::Healthy,
+                Some(NOT_NOW) => Verdict::NotNow,
+                _ => Verdict::Gone(format!("the health check {}", ended.text(spec.timeout))),
+            }
+        }
+        Err(error) => {
+            info!(%error, "failed to run the program of `--health-check`");
+            of_error(&error)
+        }
     };
     info!(?verdict, occasion = occasion.name(), "the program of `--health-check` has ended");
-    Done::Ran(verdict)
+    Done::Ran { verdict, is_killed }
+}
+
+/// Returns the verdict after an error of the system. There is none if the agent has reached a limit, or if the program was started and
+/// something else has reaped it.
+fn of_error(error: &io::Error) -> Verdict {
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EAGAIN | Errno::ENOMEM | Errno::EMFILE | Errno::ENFILE | Errno::ECHILD) => {
+            Verdict::NotNow
+        }
+        _ => Verdict::Gone(format!("the health check cannot be run: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine is bad if the program does not exist there, but not if the agent has reached a limit.
+    #[test]
+    fn limits_are_no_matter_of_the_machine() {
+        let verdict = |errno: Errno| of_error(&errno.into());
+        for errno in [Errno::EAGAIN, Errno::ENOMEM, Errno::EMFILE, Errno::ENFILE, Errno::ECHILD] {
+            assert_eq!(verdict(errno), Verdict::NotNow, "{errno}");
+        }
+        for errno in [Errno::ENOENT, Errno::EACCES, Errno::EIO] {
+            assert!(matches!(verdict(errno), Verdict::Gone(_)), "{errno}");
+        }
+    }
 }

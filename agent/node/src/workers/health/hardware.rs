@@ -79,6 +79,9 @@ struct Watched {
 /// one of them.
 type GpuNumbers = BTreeMap<String, (u32, bool)>;
 
+/// GPUs that have a number and can be read, and true if all others with a number are gone.
+type Known<T> = (Vec<((u32, bool), T)>, bool);
+
 /// The work of the thread.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Demand {
@@ -236,7 +239,8 @@ impl Watched {
     fn watch(self: &Arc<Self>, library: &Nvml, numbers: &GpuNumbers) {
         // A GPU that is lost may end the wait.
         for _ in 0..limits::GPU_WATCH_TRIES {
-            let gpus = devices(library, numbers).into_iter();
+            let (gpus, _) = devices(library, numbers);
+            let gpus = gpus.into_iter();
             let own = gpus.filter_map(|((number, is_own), gpu)| is_own.then_some((number, gpu)));
             let gpus: Vec<_> = own.collect();
             let Some(reports) = register(library, &gpus, &[XID, RECOVERY_ACTION]) else { return };
@@ -261,7 +265,8 @@ impl Watched {
                 if let Some(Ok(event)) = losses.as_ref().map(|losses| losses.wait(0)) {
                     if let Some(gpu) = number_of(&event.device) {
                         let now = clock::now_blocking();
-                        log_all(&self.measures.hardware().handle_unavailable(now, gpu));
+                        let news = self.measures.hardware().handle_unavailable(now, gpu);
+                        log_all(&news);
                     }
                     self.start_reading();
                 }
@@ -282,7 +287,8 @@ impl Watched {
             // The number that the library has for it.
             XidError::Unknown => 999,
         };
-        log_all(&self.measures.hardware().handle_xid(clock::now_blocking(), gpu, xid));
+        let news = self.measures.hardware().handle_xid(clock::now_blocking(), gpu, xid);
+        log_all(&news);
     }
 
     /// Starts to read the state of the devices. While a reading runs, a further one follows it.
@@ -330,7 +336,8 @@ impl Watched {
     }
 
     fn take(&self, reading: Reading) {
-        log_all(&self.measures.hardware().handle_reading(clock::now_blocking(), reading));
+        let news = self.measures.hardware().handle_reading(clock::now_blocking(), reading);
+        log_all(&news);
     }
 
     /// Opens the library. Logs once if that fails on a machine that has it.
@@ -360,28 +367,60 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Logs what is new. The caller has unlocked the state: a pipe without a reader would block all that need it.
 fn log_all<'a>(news: impl IntoIterator<Item = &'a News>) {
     for News { need, text } in news {
         if need.is_serious() { warn!("{text}") } else { info!("{text}") }
     }
 }
 
-/// Returns the numbers of the GPUs. A GPU of which workers may use only a part (MIG) is another's: its errors may be those of other jobs.
+/// Returns the numbers of the GPUs; `None` if one of them does not answer now, but may answer later. A GPU of which workers may use only a
+/// part (MIG) is another's: its errors may be those of other jobs.
 fn numbers(library: &Nvml) -> Option<GpuNumbers> {
     let visible: BTreeSet<String> = ThisHost.gpus().into_iter().map(|gpu| gpu.uuid).collect();
-    let number = |number| {
-        let uuid = library.device_by_index(number).ok()?.uuid().ok()?;
-        let is_own = visible.contains(&uuid);
-        Some((uuid, (number, is_own)))
-    };
-    Some((0..library.device_count().ok()?).filter_map(number).collect())
+    let mut numbers = GpuNumbers::new();
+    for number in 0..library.device_count().ok()? {
+        match library.device_by_index(number).and_then(|gpu| gpu.uuid()) {
+            Ok(uuid) => {
+                let is_own = visible.contains(&uuid);
+                numbers.insert(uuid, (number, is_own));
+            }
+            Err(NvmlError::InUse | NvmlError::Timeout | NvmlError::InsufficientMemory) => {
+                return None;
+            }
+            // It may be another's (a container), or broken before the agent started.
+            Err(_) => {}
+        }
+    }
+    Some(numbers)
 }
 
-/// Returns the GPUs that answer, with their numbers. Those that workers may use have `true`.
-fn devices<'a>(library: &'a Nvml, numbers: &GpuNumbers) -> Vec<((u32, bool), Device<'a>)> {
-    let count = library.device_count().unwrap_or(0);
-    let gpus = (0..count).filter_map(|index| library.device_by_index(index).ok());
-    gpus.filter_map(|gpu| Some((*numbers.get(&gpu.uuid().ok()?)?, gpu))).collect()
+/// Returns the GPUs that answer, with their numbers, and true if all others are gone. Those that workers may use have `true`.
+fn devices<'a>(library: &'a Nvml, numbers: &GpuNumbers) -> Known<Device<'a>> {
+    let gpus = (0..library.device_count().unwrap_or(0)).map(|index| {
+        let gpu = library.device_by_index(index)?;
+        Ok((gpu.uuid()?, gpu))
+    });
+    known(gpus, numbers)
+}
+
+/// Returns the GPUs that have a number, and true if all others with a number are gone: the library no longer lists them, or has lost them.
+/// After any other error a GPU may be there, such as one that is being reset.
+fn known<T>(
+    gpus: impl Iterator<Item = Result<(String, T), NvmlError>>,
+    numbers: &GpuNumbers,
+) -> Known<T> {
+    let (mut found, mut is_certain) = (Vec::new(), true);
+    for gpu in gpus {
+        match gpu {
+            Ok((uuid, gpu)) => found.extend(numbers.get(&uuid).map(|number| (*number, gpu))),
+            // The list may have become shorter meanwhile.
+            Err(NvmlError::GpuLost | NvmlError::NotFound | NvmlError::InvalidArg) => {}
+            Err(_) => is_certain = false,
+        }
+    }
+    let are_gone = is_certain || found.len() >= numbers.len();
+    (found, are_gone)
 }
 
 /// Newer drivers report also that the recovery action has changed, and that a GPU became unavailable.
@@ -422,14 +461,14 @@ fn register<'a>(
     }
 }
 
-/// Reads the state of the GPUs. Returns `None` if the driver does not list any.
+/// Reads the state of the GPUs. Returns `None` if the driver does not list any, or if one of them cannot be read now and may not be gone.
 fn read_gpus(library: &Nvml, numbers: &GpuNumbers) -> Option<Vec<Gpu>> {
     library.device_count().ok()?;
-    let gpus = devices(library, numbers);
+    let (gpus, are_others_gone) = devices(library, numbers);
     let gpus = gpus
         .into_iter()
         .map(|((number, is_own), gpu)| Gpu { is_of_others: !is_own, ..read_gpu(number, &gpu) });
-    Some(gpus.collect())
+    are_others_gone.then(|| gpus.collect())
 }
 
 fn read_gpu(number: u32, gpu: &Device<'_>) -> Gpu {
@@ -456,4 +495,31 @@ fn read_gpu(number: u32, gpu: &Device<'_>) -> Gpu {
 pub fn read_once() -> Reading {
     let gpus = Nvml::init().ok().and_then(|library| read_gpus(&library, &numbers(&library)?));
     Reading { gpus, ports: rdma_ports(&ThisHost), folders: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A GPU is gone if the driver no longer lists it, or has lost it. One that cannot be read for another reason is not.
+    #[test]
+    fn gpus_that_cannot_be_read_are_not_gone() {
+        let name = |number: u32| format!("GPU-{number}");
+        let numbers: GpuNumbers = (0..2).map(|number| (name(number), (number, true))).collect();
+        let is_gone = |error| {
+            let one = Ok((name(0), ()));
+            let gpus = [one].into_iter().chain(error);
+            let (found, are_others_gone) = known(gpus, &numbers);
+            assert_eq!(found, [((0, true), ())]);
+            are_others_gone
+        };
+        assert!(is_gone(None));
+        assert!(is_gone(Some(Err(NvmlError::GpuLost))));
+        assert!(is_gone(Some(Err(NvmlError::NotFound))));
+        assert!(!is_gone(Some(Err(NvmlError::Timeout))));
+        assert!(!is_gone(Some(Err(NvmlError::Unknown))));
+        // A GPU of another container never answers, and has no number.
+        let gpus = [Ok((name(0), ())), Err(NvmlError::NoPermission), Ok((name(1), ()))];
+        assert!(known(gpus.into_iter(), &numbers).1);
+    }
 }
