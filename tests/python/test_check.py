@@ -180,8 +180,8 @@ def test_few_nodes(size, text):
     )
     verdict = Nodes(size, alone=[1]).verdict()
     assert named(verdict) == [1]
-    assert verdict.lines[0] == "n1   failed twice: torch finds no GPU"
-    others = {2: "n0", 3: "n0 and n2"}[size]
+    others, partners = {2: ("n0", "n0"), 3: ("n0 and n2", "n0, n2")}[size]
+    assert verdict.lines[0] == f"n1   failed twice: with {partners} (torch finds no GPU)"
     assert verdict.lines[1:] == [f"{others} could not be checked without n1", "bad nodes are in bad-hosts"]
     assert named(Nodes(size, slow=[1]).verdict()) == []
 
@@ -298,10 +298,11 @@ spec = importlib.util.spec_from_file_location("pairs", {str(PAIRS)!r})
 pairs = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(pairs)
 pairs.MARGIN = 0
-pairs.imported = lambda name: [ctypes.PyDLL(None).sleep(3600) for _ in range(9)]
+mutex, lock = ctypes.create_string_buffer(64), ctypes.PyDLL(None).pthread_mutex_lock
+pairs.imported = lambda name: (lock(mutex), lock(mutex))
 pairs.import_torch(0.2)
 """
-    # Its sleep ends at the signal, and Python would raise after the last one.
+    # No signal interrupts the second lock.
     end = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, timeout=60)
     assert end.returncode == 1
     assert "Timeout (0:00:00.6" in end.stderr and "in import_torch" in end.stderr
