@@ -136,10 +136,11 @@ def judge(
     named += [Named(node, _failed_twice(names, attempts[node])) for node in bad]
     named += _slow({node: two for node, two in attempts.items() if node not in failed})
     notes = _not_judged(names, attempts, failed, bad, limit)
-    notes += _links(names, attempts, {*failed, *(each.node for each in named)})
+    not_good = {*failed, *(each.node for each in named)}
+    notes += _links(names, attempts, not_good)
     if not attempts:
         notes.append("no node was checked, since fewer than two have answered")
-    good = len([node for node in attempts if node not in failed and node not in [each.node for each in named]])
+    good = len([node for node in attempts if node not in not_good])
     count = f"{good} node is good" if good == 1 else f"{good} nodes are good"
     listed = [each for each in named if each.node not in missing]
     if listed:
@@ -173,12 +174,11 @@ def _not_judged(
     others = [node for node in failed if node not in bad]
     if not others:
         return []
-    found = [attempt for node in others for attempt in attempts[node]]
-    are_few = len(attempts) < NODES_FOR_MEDIAN and not any(attempt.is_alone for attempt in found)
+    found = [(names[node], attempt) for node in others for attempt in attempts[node]]
+    are_few = len(attempts) < NODES_FOR_MEDIAN and not any(attempt.is_alone for _, attempt in found)
     if are_few and bad:
         return [f"{_all(names, others)} could not be checked without {_all(names, bad)}"]
-    errors = [(names[node], attempt.error) for node in others for attempt in attempts[node] if attempt.error != _silent(limit)]
-    error = f"on {errors[0][0]}: {errors[0][1]}" if errors else _silent(limit)
+    error = next((f"on {name}: {each.error}" for name, each in found if each.error != _silent(limit)), _silent(limit))
     if are_few:
         return [
             f"{_all(names, others)} failed together twice ({error})",
