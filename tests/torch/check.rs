@@ -95,7 +95,7 @@ fn node_with_cut_links_is_named() {
 }
 
 /// Two good nodes on this machine are good with this Python.
-pub fn works_with(python: &str) {
+pub(super) fn works_with(python: &str) {
     let (sandbox, port) = (Sandbox::new(), free_port());
     let agent = |node: u32| {
         let words = format!(
