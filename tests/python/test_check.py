@@ -4,12 +4,15 @@ import importlib
 import importlib.util
 import itertools
 import os
+import subprocess
+import sys
 import time
 
 import pytest
 from support import REPOSITORY
 
-SPEC = importlib.util.spec_from_file_location("pairs", REPOSITORY / "agent/src/commands/check/pairs.py")
+PAIRS = REPOSITORY / "agent/src/commands/check/pairs.py"
+SPEC = importlib.util.spec_from_file_location("pairs", PAIRS)
 pairs = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(pairs)
 
@@ -85,6 +88,36 @@ def test_bad_node_is_named(size):
         assert len(verdict.lines) == 2
 
 
+@pytest.mark.parametrize("size", range(2, 10))
+def test_several_bad_nodes(size):
+    """No good node is named, whichever nodes are bad. A bad node is named, or the report says that it could not be judged."""
+    for count in range(1, size + 1):
+        for bad in itertools.combinations(range(size), count):
+            verdict = Nodes(size, bad=bad).verdict()
+            assert set(named(verdict)) <= set(bad), verdict
+            assert not verdict.is_good
+            rest = [line for line in verdict.lines if "could not be judged" in line or "failed together twice" in line]
+            if "all nodes have failed" not in verdict.lines[0]:
+                assert all(node in named(verdict) or f"n{node}" in "".join(rest) for node in bad), verdict
+            has_good = any(line.endswith("the others are in bad-hosts") for line in verdict.lines)
+            assert not (has_good and rest), verdict
+
+
+def test_node_with_bad_partners():
+    """A good node whose two partners are bad is not named."""
+    verdict = Nodes(8, bad=[0, 2, 5]).verdict()
+    assert named(verdict) == [0, 2, 5]
+    assert verdict.lines[-2:] == [
+        "n4 could not be judged: its partners n2 and n5 also failed twice. Check it again with other nodes",
+        "4 nodes are good; bad nodes are in bad-hosts",
+    ]
+
+
+def test_bad_nodes_that_meet():
+    """Two bad nodes that were partners are named, as each has failed with a good one too."""
+    assert named(Nodes(8, bad=[2, 3]).verdict()) == [2, 3]
+
+
 @pytest.mark.parametrize("size", [4, 5, 6, 7, 8, 9, 16])
 def test_slow_node_is_named(size):
     """Of one slow node, only this node is named. The good one of two passes counts for its partners."""
@@ -147,8 +180,8 @@ def test_few_nodes(size, text):
     )
     verdict = Nodes(size, alone=[1]).verdict()
     assert named(verdict) == [1]
-    assert verdict.lines[0] == "n1   failed twice: torch finds no GPU"
-    others = {2: "n0", 3: "n0 and n2"}[size]
+    others, partners = {2: ("n0", "n0"), 3: ("n0 and n2", "n0, n2")}[size]
+    assert verdict.lines[0] == f"n1   failed twice: with {partners} (torch finds no GPU)"
     assert verdict.lines[1:] == [f"{others} could not be checked without n1", "bad nodes are in bad-hosts"]
     assert named(Nodes(size, slow=[1]).verdict()) == []
 
@@ -176,11 +209,42 @@ def test_missing_nodes():
     assert verdict.lines[1:] == ["no node was checked, since fewer than two have answered"] and not verdict.is_good
 
 
-def test_all_nodes_have_failed():
-    """If all nodes fail, the report says where to look first."""
-    verdict = Nodes(6, bad=range(6)).verdict()
-    assert named(verdict) == list(range(6))
-    assert "what they have in common" in verdict.lines[-2] and verdict.lines[-1] == "bad nodes are in bad-hosts"
+@pytest.mark.parametrize("size", [2, 3, 4, 6])
+def test_all_nodes_have_failed(size):
+    """If all nodes fail, none is named, and the report says where to look first."""
+    verdict = Nodes(size, bad=range(size)).verdict()
+    assert named(verdict) == [] and not verdict.is_good
+    assert size < 4 or verdict.lines[0].startswith(f"all nodes have failed ({SILENT}): look first for what they have in common")
+    verdict = Nodes(size, alone=range(size)).verdict()
+    assert named(verdict) == [] and not verdict.is_good
+    assert len(verdict.lines) == 1 and verdict.lines[0].startswith("all nodes have failed (on n0: torch finds no GPU): look first")
+
+
+class OldStore:
+    """The store of a job. It has only what torch 2.2 has."""
+
+    def __init__(self):
+        self.values = {}
+
+    def set(self, key, value):
+        self.values[key] = value.encode()
+
+    def wait(self, keys, limit):
+        if not set(keys) <= set(self.values):
+            raise RuntimeError("Socket Timeout")
+
+    def compare_set(self, key, expected, _desired):
+        return self.values.get(key, expected.encode())
+
+
+def test_values_are_collected():
+    """Values that are missing when the time is over are left out."""
+    job = object.__new__(pairs.Job)
+    job.store = OldStore()
+    job.set("a", {"seconds": 1.0})
+    job.set("b", None)
+    assert job.collect(["a", "b"], 1) == {"a": {"seconds": 1.0}, "b": None}
+    assert job.collect(["a", "b", "c"], 1) == {"a": {"seconds": 1.0}, "b": None}
 
 
 def test_names():
@@ -217,12 +281,31 @@ def test_child_is_limited():
 
 def test_import_is_limited(monkeypatch):
     """An import of torch that hangs or fails ends with a message."""
+    monkeypatch.setattr(pairs, "MARGIN", 0)
     monkeypatch.setattr(pairs, "imported", lambda name: time.sleep(3600))
     with pytest.raises(pairs.Expired, match="torch was not imported in 0.1 s"):
         pairs.import_torch(0.1)
     monkeypatch.setattr(pairs, "imported", lambda name: importlib.import_module("no_such_module"))
     with pytest.raises(RuntimeError, match="torch cannot be imported: No module named 'no_such_module'"):
         pairs.import_torch(60)
+
+
+def test_import_that_hangs_in_a_library():
+    """An import that holds the interpreter, as a library that is loaded from a dead file system does, ends the worker."""
+    script = f"""
+import ctypes, importlib.util
+spec = importlib.util.spec_from_file_location("pairs", {str(PAIRS)!r})
+pairs = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(pairs)
+pairs.MARGIN = 0
+mutex, lock = ctypes.create_string_buffer(64), ctypes.PyDLL(None).pthread_mutex_lock
+pairs.imported = lambda name: (lock(mutex), lock(mutex))
+pairs.import_torch(0.2)
+"""
+    # No signal interrupts the second lock.
+    end = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, timeout=60)
+    assert end.returncode == 1
+    assert "Timeout (0:00:00.6" in end.stderr and "in import_torch" in end.stderr
 
 
 def test_file_is_replaced(tmp_path):

@@ -94,6 +94,22 @@ fn node_with_cut_links_is_named() {
     sandbox.assert_nothing_left();
 }
 
+/// Two good nodes on this machine are good with this Python.
+pub(super) fn works_with(python: &str) {
+    let (sandbox, port) = (Sandbox::new(), free_port());
+    let agent = |node: u32| {
+        let words = format!(
+            "check --nnodes 2 --rdzv-id check --rdzv-backend c10d --node-rank {node} \
+             --rdzv-endpoint 127.0.0.1:{port} -- --backend gloo"
+        );
+        let start = sandbox.ragent(&words).default_lines().env("PYTHON_EXEC", python);
+        let start = start.env("RES_OPTIONS", "timeout:1 attempts:1");
+        start.env("GLOO_SOCKET_IFNAME", "lo").env("OMP_NUM_THREADS", "1").start()
+    };
+    assert_eq!(ends(vec![agent(0), agent(1)], 0), "2 nodes are good\n");
+    sandbox.assert_nothing_left();
+}
+
 /// A node that hangs while it imports torch is named by its group rank, and does not keep the job from ending.
 #[test]
 fn node_that_hangs_is_named() {

@@ -1,9 +1,9 @@
-//! Tests workers with other releases of torch: the usual operations of training scripts work, or the client is refused.
+//! Tests workers with other releases of torch: the usual operations of training scripts and `ragent check` work, or the client is refused.
 
 use ragent_base::sys::host::{Host, ThisHost};
 
 use super::{
-    REPOSITORY, python_of,
+    REPOSITORY, check, python_of,
     support::{Sandbox, Start},
     venv,
 };
@@ -43,6 +43,7 @@ fn collectives_work(python: &str, version: &str) {
 fn newest_torch() {
     let Some(python) = venv("python") else { return };
     collectives_work(&python, "2.15");
+    check::works_with(&python);
 }
 
 /// The older releases in `TORCH_VERSIONS`: `make test-torch-versions`.
@@ -55,6 +56,7 @@ fn older_torch() {
             is_refused(&python);
         } else {
             collectives_work(&python, version);
+            check::works_with(&python);
         }
     }
 }

@@ -5,12 +5,16 @@
 //! 1. The script is written to a folder of this user, for this run only.
 //! 2. The workers let nodes work in pairs. They exit with 0, also if a node is bad.
 //! 3. A worker leaves the verdict in that folder, and the exit code follows from it.
+//! 4. If the job does not end after that, because a process cannot be killed, this agent ends alone.
 
 use std::{
     ffi::{OsStr, OsString},
-    fs, io,
-    path::PathBuf,
-    process::ExitCode,
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process::{self, ExitCode},
+    sync::mpsc::{self, RecvTimeoutError, SyncSender},
+    thread,
     time::Duration,
 };
 
@@ -37,6 +41,12 @@ const GOOD: &str = "good";
 const DEFAULT_TIMEOUT: u32 = 120;
 /// The longest time of a pair: a day.
 const MAX_TIMEOUT: u32 = 86_400;
+/// The parts of a check that last up to the time of a pair and a margin: nodes announce themselves, and work in two passes. Two margins
+/// are added, as in `pairs.py`.
+const PARTS: u32 = 3;
+const MARGIN: Duration = Duration::from_secs(30);
+/// How often the verdict is looked for. It matters only for the time at which an agent ends alone.
+const VERDICT_INTERVAL: Duration = Duration::from_secs(1);
 const DEFAULT_OUT: &str = "bad-hosts";
 /// The time in which Python may find torch. It takes seconds on a cold network file system.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -49,6 +59,7 @@ const QUESTION: &str =
 pub struct Check {
     folder: PathBuf,
     flags: Vec<OsString>,
+    longest: Duration,
 }
 
 impl Check {
@@ -64,7 +75,8 @@ impl Check {
         let out = errors.or_default(out(flags));
         errors.into_result(())?;
         let folder = ThisHost.state_dir().join(format!("check-{}", random_id()));
-        let mut check = Self { folder, flags: Vec::new() };
+        let longest = PARTS * (Duration::from_secs(timeout.into()) + MARGIN) + 2 * MARGIN;
+        let mut check = Self { folder, flags: Vec::new(), longest };
         check.write_script().map_err(system("write the script of `ragent check`"))?;
         let verdict = check.folder.join(VERDICT).into_os_string();
         let mut flags: Vec<OsString> = ["--timeout", &timeout.to_string(), "--out", &out]
@@ -113,6 +125,7 @@ impl Check {
         // Its workers are started once, so PET_STANDBY would only delay them.
         spec.standby.clear();
         spec.command.title = run::CHECK.to_owned();
+        let _is_running = self.limit_end()?;
         let code = run::launch(spec, log)?;
         match fs::read_to_string(self.folder.join(VERDICT)) {
             Ok(verdict) if verdict == GOOD => Ok(code),
@@ -123,6 +136,29 @@ impl Check {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(code),
             Err(error) => Err(system("read the verdict of `ragent check`")(error)),
         }
+    }
+
+    /// Ends this process if it still runs when all nodes have long had their verdicts: the job waits for a process that hangs in the kernel,
+    /// which no signal ends. Dropping the result removes the limit.
+    fn limit_end(&self) -> Result<SyncSender<()>, LaunchError> {
+        let (is_running, end) = mpsc::sync_channel(0);
+        let (folder, longest) = (self.folder.clone(), self.longest);
+        let runs_after =
+            move |time| matches!(end.recv_timeout(time), Err(RecvTimeoutError::Timeout));
+        let watch = move || {
+            while !folder.join(VERDICT).exists() {
+                if !runs_after(VERDICT_INTERVAL) {
+                    return;
+                }
+            }
+            // A node may have its verdict at once, for example because it lacks torch, and others need its agent until they have theirs.
+            if runs_after(longest) {
+                end_alone(&folder, longest);
+            }
+        };
+        let thread = thread::Builder::new().name("verdict".to_owned()).spawn(watch);
+        thread.map_err(system("start the thread that limits `ragent check`"))?;
+        Ok(is_running)
     }
 
     fn script(&self) -> PathBuf {
@@ -150,6 +186,24 @@ impl Drop for Check {
         // A folder that stays is harmless.
         let _ = fs::remove_dir_all(&self.folder);
     }
+}
+
+/// Prints the verdict, and ends this process without its job.
+#[expect(clippy::exit, reason = "the thread of the agent waits for a process that never ends")]
+fn end_alone(folder: &Path, waited: Duration) -> ! {
+    let mut report = format!(
+        "error: the check has ended, but its job has not for {} s: a process of it cannot be killed, here or on another node\n\
+         hint: look on all nodes for a process in state D (`ps -eo pid,stat,args`), and restart the machine that has it",
+        waited.as_secs()
+    );
+    if let Ok(why) = fs::read_to_string(folder.join(VERDICT))
+        && why != GOOD
+    {
+        report = format!("error: {}\n{report}", printable(&why));
+    }
+    let _ = fs::remove_dir_all(folder);
+    let _ = writeln!(io::stderr(), "{report}");
+    process::exit(1)
 }
 
 fn other_script() -> UsageError {

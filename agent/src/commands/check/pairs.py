@@ -1,6 +1,7 @@
 """Finds bad and slow machines: the worker of `ragent check`, one for each rank.
 
-As in other node checks, nodes work in pairs, and a second pass changes the partners. A node that fails with both of its partners is bad.
+As in other node checks, nodes work in pairs, and a second pass changes the partners. A node that fails in both passes is bad, if a partner
+of it has passed the other one. If no partner has, it cannot be judged.
 
 1. Each node announces itself in the store of the job.
 2. The first worker forms pairs of neighbours, and writes them into the store.
@@ -16,6 +17,7 @@ Children are forked, because importing torch takes seconds. Workers never initia
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import importlib
 import json
 import os
@@ -43,7 +45,8 @@ GPU_PRODUCTS = (8192, 32)
 CPU_PRODUCTS = (1024, 8)
 # Characters of an error in the report.
 MAX_ERROR = 160
-POLL_SECONDS = 0.1
+# `compare_set` returns it for a key that is not in the store, and no value is equal to it.
+ABSENT = "absent"
 # The verdict if all nodes are good. Another one is a message.
 GOOD = "good"
 
@@ -128,28 +131,21 @@ def judge(
     """
     attempts = {node: [each[node] for each in passes] for node in (passes[0] if passes else [])}
     failed = [node for node in attempts if all(attempt.has_failed for attempt in attempts[node])]
+    bad = _bad(attempts, failed)
     named = [Named(node, f"{_silent(limit)}, its own output may have the reason") for node in missing]
-    notes: List[str] = []
-    if len(attempts) >= NODES_FOR_MEDIAN:
-        named += [Named(node, _failed_twice(names, attempts[node])) for node in failed]
-        named += _slow({node: two for node, two in attempts.items() if node not in failed})
-        if len(failed) == len(attempts):
-            notes.append(
-                "all nodes have failed: look first for what they have in common, such as a firewall between them, or "
-                "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME"
-            )
-    else:
-        of_few, notes = _of_few(names, attempts, failed, limit)
-        named += of_few
-    bad = {*failed, *(each.node for each in named)}
-    notes += _links(names, attempts, bad)
+    named += [Named(node, _failed_twice(names, attempts[node])) for node in bad]
+    named += _slow({node: two for node, two in attempts.items() if node not in failed})
+    notes = _not_judged(names, attempts, failed, bad, limit)
+    not_good = {*failed, *(each.node for each in named)}
+    notes += _links(names, attempts, not_good)
     if not attempts:
         notes.append("no node was checked, since fewer than two have answered")
-    good = len([node for node in attempts if node not in bad])
+    good = len([node for node in attempts if node not in not_good])
     count = f"{good} node is good" if good == 1 else f"{good} nodes are good"
-    has_listed = any(each.node not in missing for each in named)
-    if has_listed:
-        notes.append(f"{count}; the others are in {out}" if good else f"bad nodes are in {out}")
+    listed = [each for each in named if each.node not in missing]
+    if listed:
+        others = "the others are" if good + len(listed) == len(names) else "bad nodes are"
+        notes.append(f"{count}; {others} in {out}" if good else f"bad nodes are in {out}")
     elif good:
         notes.append(count)
     width = max([len(names[each.node]) for each in named], default=0)
@@ -157,25 +153,50 @@ def judge(
     return Verdict(sorted(named), lines + notes, good == len(names))
 
 
-def _of_few(
-    names: Dict[int, str], attempts: Dict[int, List[Attempt]], failed: Sequence[int], limit: float
-) -> Tuple[List[Named], List[str]]:
-    """Returns the bad nodes of two or three, and lines about the others. All of them were in one group."""
-    alone = [node for node in failed if all(attempt.is_alone for attempt in attempts[node])]
-    if not alone and len(failed) == 1:
-        return [Named(node, _failed_twice(names, attempts[node])) for node in failed], []
-    named = [Named(node, f"failed twice: {attempts[node][0].error}") for node in alone]
-    others = [node for node in failed if node not in alone]
+def _bad(attempts: Dict[int, List[Attempt]], failed: Sequence[int]) -> List[int]:
+    """Returns those failed nodes that are bad for sure: other nodes do not explain why they have failed.
+
+    Either a node has failed without its partners, or all partners of one attempt have passed another one.
+    """
+
+    def is_bad(node: int) -> bool:
+        return any(each.is_alone or not set(each.partners) & set(failed) for each in attempts[node])
+
+    alone = [node for node in attempts if all(each.is_alone for each in attempts[node])]
+    # If all nodes fail in the same way, it is what they have in common.
+    return [] if len(alone) == len(attempts) else [node for node in failed if is_bad(node)]
+
+
+def _not_judged(
+    names: Dict[int, str], attempts: Dict[int, List[Attempt]], failed: Sequence[int], bad: Sequence[int], limit: float
+) -> List[str]:
+    """Returns lines about the nodes that have failed, and may be good."""
+    others = [node for node in failed if node not in bad]
     if not others:
-        return named, []
-    if alone:
-        return named, [f"{_all(names, others)} could not be checked without {_all(names, alone)}"]
-    found = [(names[node], attempt.error) for node in others for attempt in attempts[node]]
-    errors = [f"on {name}: {error}" for name, error in found if error != _silent(limit)] + [_silent(limit)]
-    return [], [
-        f"{_all(names, others)} failed together twice ({errors[0]})",
-        "with three or fewer nodes, nobody can say which of them is bad: check them with other nodes",
-    ]
+        return []
+    found = [(names[node], attempt) for node in others for attempt in attempts[node]]
+    are_few = len(attempts) < NODES_FOR_MEDIAN and not any(attempt.is_alone for _, attempt in found)
+    if are_few and bad:
+        return [f"{_all(names, others)} could not be checked without {_all(names, bad)}"]
+    error = next((f"on {name}: {each.error}" for name, each in found if each.error != _silent(limit)), _silent(limit))
+    if are_few:
+        return [
+            f"{_all(names, others)} failed together twice ({error})",
+            "with three or fewer nodes, nobody can say which of them is bad: check them with other nodes",
+        ]
+    if len(others) == len(attempts):
+        return [
+            f"all nodes have failed ({error}): look first for what they have in common, such as a firewall between them, or "
+            "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME"
+        ]
+    lines = []
+    for node in others:
+        partners = sorted({partner for attempt in attempts[node] for partner in attempt.partners} & set(failed))
+        whose = "partner" if len(partners) == 1 else "partners"
+        lines.append(
+            f"{names[node]} could not be judged: its {whose} {_all(names, partners)} also failed twice. Check it again with other nodes"
+        )
+    return lines
 
 
 def _silent(limit: float) -> str:
@@ -268,12 +289,18 @@ class Job:
 
     def collect(self, keys: Sequence[str], seconds: float) -> Dict[str, Any]:
         """Returns the values that are there after `seconds`, or as soon as all of them are."""
-        end = time.monotonic() + seconds
-        names = [f"check/{key}" for key in keys]
-        while names and not self.store.check(names) and time.monotonic() < end:
-            time.sleep(POLL_SECONDS)
-        there = [key for key in keys if self.store.check([f"check/{key}"])]
-        return {key: json.loads(self.store.get(f"check/{key}")) for key in there}
+        try:
+            self.store.wait([f"check/{key}" for key in keys], timedelta(seconds=seconds))
+        except RuntimeError:
+            # Some are missing. If the store is gone, the next operation fails too.
+            pass
+        values = {key: self._now(key) for key in keys}
+        return {key: json.loads(value) for key, value in values.items() if value != ABSENT}
+
+    def _now(self, key: str) -> str:
+        """Returns a value without waiting for it. Older releases of torch have no `check`."""
+        value: bytes = self.store.compare_set(f"check/{key}", ABSENT, ABSENT)
+        return value.decode()
 
 
 def connect(serves: bool, seconds: float) -> Any:
@@ -416,8 +443,8 @@ def synchronize(device: Any) -> None:
 
 def take_part(job: Job, number: int) -> bool:
     """Takes part in a pass. Returns false if this node is not in it."""
-    # The first worker waits for all nodes, or for all results, before it writes the plan.
-    plan = job.get(f"plan/{number}", 2 * (job.seconds + MARGIN) + MARGIN)
+    # The first worker imports torch, looks for GPUs, and waits for all nodes or all results, before it writes the plan.
+    plan = job.get(f"plan/{number}", 3 * (job.seconds + MARGIN) + MARGIN)
     group = next((group for group in plan["groups"] if job.node in [node for node, _ in group]), None)
     if group is None:
         return False
@@ -538,19 +565,31 @@ def check(job: Job, backend: Optional[str], out: str) -> str:
 
 
 def import_torch(seconds: float) -> None:
-    """Imports torch, or raises after some time: other nodes do not wait longer for this one."""
+    """Imports torch in the time that nodes may differ in starting, or raises: other nodes do not wait longer for this one.
+
+    A library that hangs, for example on a dead file system, does not let Python raise. Its process is ended by a thread that needs no
+    Python, and the job fails. This is late enough for the report of the others.
+    """
+    limit = seconds + MARGIN
 
     def expire(_number: int, _frame: Any) -> None:
-        raise Expired(f"torch was not imported in {seconds:g} s")
+        raise Expired(f"torch was not imported in {limit:g} s")
 
+    faulthandler.dump_traceback_later(longest(seconds), exit=True)
     signal.signal(signal.SIGALRM, expire)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, limit)
     try:
         imported("torch.distributed")
     except ImportError as error:
         raise RuntimeError(f"torch cannot be imported: {error}") from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        faulthandler.cancel_dump_traceback_later()
+
+
+def longest(seconds: float) -> float:
+    """Returns the seconds that a check may take: nodes announce themselves, work in two passes, and leave. `check.rs` has it too."""
+    return 3 * (seconds + MARGIN) + 2 * MARGIN
 
 
 def main() -> None:
@@ -567,7 +606,7 @@ def main() -> None:
     warnings.simplefilter("ignore", DeprecationWarning)
     host = host_name()
     try:
-        import_torch(flags.timeout + MARGIN)
+        import_torch(flags.timeout)
         verdict = check(Job(flags.timeout), flags.backend, flags.out)
     except (Exception, Expired) as error:
         # The others see that this node does not answer. It is not a failure of the job.
