@@ -61,7 +61,7 @@ fn check_runs_after_all_workers() {
     orders[1].give("trap '' TERM; echo $$ > $SCRATCH/draft; mv $SCRATCH/draft $SCRATCH/held");
     pid_in(&sandbox, "held");
     orders[0].give("exit 3");
-    agent.logs("is killed by SIGKILL 1 s after SIGTERM");
+    agent.logs("rank 1 is killed by SIGKILL ");
     agent.workers(2);
     assert_eq!(fs::read_to_string(sandbox.path("when")).unwrap(), "start\nfailure\n");
     orders.iter().for_each(|orders| orders.give("exit 0"));
