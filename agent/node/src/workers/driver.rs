@@ -229,7 +229,8 @@ impl WorkersDriver {
             && was_stopping
             && !group.machine.is_stopping()
         {
-            let (left, seconds) = (group.running(), now.saturating_duration_since(sent).as_secs());
+            let waited = now.saturating_duration_since(sent).as_secs_f64();
+            let (left, seconds) = (group.running(), waited.round());
             if left.is_empty() {
                 warn!(
                     "processes of workers that have ended are killed by SIGKILL {seconds} s after {signal}"
