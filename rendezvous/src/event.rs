@@ -411,7 +411,7 @@ pub enum FreeReason {
     StandbyUnfit,
     /// The checkpoint in memory with which the round began cannot be used.
     MemoryUnusable,
-    /// The machine is unhealthy, and the others are enough.
+    /// The machine is unhealthy, and the other nodes reach MIN.
     BadMachine,
 }
 

@@ -174,7 +174,7 @@ def test_few_nodes(size, text):
         [],
         [
             f"{text} failed together twice ({SILENT})",
-            "with three or fewer nodes, nobody can say which of them is bad: check them with other nodes",
+            "with three or fewer nodes, nothing shows which of them is bad: check them again, together with other nodes",
         ],
         False,
     )
@@ -182,7 +182,7 @@ def test_few_nodes(size, text):
     assert named(verdict) == [1]
     others, partners = {2: ("n0", "n0"), 3: ("n0 and n2", "n0, n2")}[size]
     assert verdict.lines[0] == f"n1   failed twice: with {partners} (torch finds no GPU)"
-    assert verdict.lines[1:] == [f"{others} could not be checked without n1", "bad nodes are in bad-hosts"]
+    assert verdict.lines[1:] == [f"{others} could not be checked, because n1 failed: check again without it", "bad nodes are in bad-hosts"]
     assert named(Nodes(size, slow=[1]).verdict()) == []
 
 

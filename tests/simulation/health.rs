@@ -5,7 +5,7 @@ use ragent_tests::world::{Bug, HealthTotals, World};
 use crate::{assert_noticed, assert_rules_hold, run};
 
 /// The number of seeds of a default run.
-const SEEDS: u64 = 1_000;
+const SEEDS: u64 = 300;
 
 /// Unhealthy nodes get no place, as far as the job can do without them.
 #[test]
@@ -28,7 +28,7 @@ fn health_worlds_are_eventful() {
     };
     let totals = (0..SEEDS / 4).fold(HealthTotals::default(), sum);
     // Well below the usual numbers.
-    assert!(totals.set_aside > 40 && totals.placed > 40 && totals.free > 5, "{totals:?}");
+    assert!(totals.set_aside > 10 && totals.placed > 10 && totals.free > 2, "{totals:?}");
 }
 
 /// The same seed gives the same world.

@@ -35,10 +35,15 @@ fn start(network: &Network, sandbox: &Sandbox, nodes: u32, flags: &str) -> Optio
     Some((1..=nodes).map(agent).collect())
 }
 
-/// Waits for the end of all agents. Only the first one prints a report, which is returned.
+/// Waits for the end of all agents. Returns the report.
 fn ends(agents: Vec<Program>, code: i32) -> String {
     let ends: Vec<End> = agents.into_iter().map(Program::end).collect();
-    for end in &ends {
+    report_of(&ends, code)
+}
+
+/// Returns the report, which only the first agent prints.
+fn report_of(ends: &[End], code: i32) -> String {
+    for end in ends {
         end.assert_code(code);
         for wrong in ["Traceback", "has succeeded"] {
             assert!(!end.stderr.contains(wrong), "{}", end.stderr);
@@ -47,7 +52,16 @@ fn ends(agents: Vec<Program>, code: i32) -> String {
         assert_eq!(has_message, code == 1, "{}", end.stderr);
     }
     assert!(ends.iter().skip(1).all(|end| end.stdout.is_empty()), "{ends:?}");
-    ends.into_iter().next().expect("there is a first node").stdout
+    ends.first().expect("there is a first node").stdout.clone()
+}
+
+/// Is set when this value is dropped.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 fn bad_hosts(sandbox: &Sandbox) -> String {
@@ -145,12 +159,13 @@ fn slow_rank_is_named() {
     let (network, sandbox) = (Network::new("slow", 4), Sandbox::new());
     let Some(agents) = start(&network, &sandbox, 4, "--timeout 250") else { return };
     let has_ended = AtomicBool::new(false);
-    let report = thread::scope(|scope| {
+    let ends_of_agents: Vec<End> = thread::scope(|scope| {
         scope.spawn(|| slow_down(&network, 3, &has_ended));
-        let report = ends(agents, 1);
-        has_ended.store(true, Ordering::Relaxed);
-        report
+        // A failure that is found here ends the other thread, too.
+        let _end = Ends(&has_ended);
+        agents.into_iter().map(Program::end).collect()
     });
+    let report = report_of(&ends_of_agents, 1);
     assert!(report.contains("node3   slow: "), "{report}");
     assert!(bad_hosts(&sandbox).contains("node3 slow: "), "{}", bad_hosts(&sandbox));
 }

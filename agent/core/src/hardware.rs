@@ -234,7 +234,9 @@ impl Finding {
                 "end all processes on the GPU, and type `nvidia-smi --gpu-reset -i NUMBER`"
             }
             Self::Recovery { action: 2 | 7, .. } => "restart the machine",
-            Self::Recovery { .. } => "do this as NVIDIA's documentation of the driver describes it",
+            Self::Recovery { .. } => {
+                "follow NVIDIA's driver documentation for this recovery action"
+            }
             _ => "restart or repair the machine",
         }
     }
@@ -368,7 +370,7 @@ pub struct Hardware {
     began: Option<Instant>,
     /// True if the GPUs were read since then, the ports and the folders.
     is_read: [bool; 3],
-    /// Errors of GPUs up to this time count no longer.
+    /// GPU errors reported before this time no longer count: a check has read the GPUs since.
     checked: Option<Instant>,
 }
 
@@ -471,7 +473,7 @@ impl Hardware {
     pub fn unhealthy(&self) -> Option<Unhealthy> {
         let states = self.states();
         let noted = self.noted.iter().filter(|noted| match noted.finding {
-            // Their states count, which end.
+            // Their present state counts instead: unlike an event, it ends when it is repaired.
             Finding::Recovery { .. }
             | Finding::RemapPending { .. }
             | Finding::RemapFailed { .. }

@@ -1,6 +1,6 @@
 //! Decides when a node checks its machine, and whether it should get a place.
 //!
-//! The result is a level, which the node repeats in each report and in each registration. Only a later check of the node ends it.
+//! The result is a state that holds until a later check changes it. The node repeats it in each report and in each registration.
 //!
 //! 1. A check reads the GPUs, and runs the user's program if there is one. It begins at the agent's start, after a failure of an own
 //!    worker, and again and again while no workers run, at times with a random part. After a failure the program begins only when
@@ -144,7 +144,7 @@ impl Health {
         self.has_failed = true;
         self.hardware = hardware;
         self.review();
-        // A standby that does not fit the script is no matter of the machine.
+        // A standby that does not fit the script says nothing about the machine.
         if !matches!(end, WorkerEnd::StandbyUnfit(_)) {
             self.check(now, Occasion::Failure);
         }

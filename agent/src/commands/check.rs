@@ -192,8 +192,8 @@ impl Drop for Check {
 #[expect(clippy::exit, reason = "the thread of the agent waits for a process that never ends")]
 fn end_alone(folder: &Path, waited: Duration) -> ! {
     let mut report = format!(
-        "error: the check has ended, but its job has not for {} s: a process of it cannot be killed, here or on another node\n\
-         hint: look on all nodes for a process in state D (`ps -eo pid,stat,args`), and restart the machine that has it",
+        "error: the check is over, but its job still runs {} s later: one of its processes cannot be killed, on this node or another one\n\
+         hint: look on all nodes for a process in state D (`ps -eo pid,stat,args`), and restart the machine on which you find one",
         waited.as_secs()
     );
     if let Ok(why) = fs::read_to_string(folder.join(VERDICT))

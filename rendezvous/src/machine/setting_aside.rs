@@ -157,7 +157,7 @@ impl Rendezvous {
         }
     }
 
-    /// Records that an unhealthy node gets a place or not, unless this is known.
+    /// Logs and records once whether an unhealthy node gets a place.
     fn show_unhealthy(&mut self, id: &NodeId, is_set_aside: bool) {
         let Some(node) = self.roster.get_mut(id) else { return };
         let Some(unhealthy) = node.report.unhealthy.clone() else { return };
@@ -168,9 +168,9 @@ impl Rendezvous {
         node.shown_unhealthy = shown;
         let (class, reason) = (unhealthy.class, unhealthy.reason);
         if is_set_aside {
-            warn!(node = %id, class = class.name(), %reason, "node is unhealthy: it gets no place");
+            warn!(node = %id, class = class.name(), %reason, "node is unhealthy: it takes part again when its own check finds nothing");
         } else {
-            warn!(node = %id, class = class.name(), %reason, "node is unhealthy, but gets a place");
+            warn!(node = %id, class = class.name(), %reason, "node is unhealthy, but takes part: the job needs it, or too many nodes report the same");
         }
         self.event_of(None, id, EventKind::NodeUnhealthy { class, reason, is_set_aside });
     }

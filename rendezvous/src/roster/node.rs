@@ -64,7 +64,7 @@ pub(crate) struct RosterNode {
 /// The reason why a node should get no place.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Unfit {
-    /// The kind of reason. Many nodes with the same kind are probably not the cause.
+    /// The kind of reason, such as `xid_119`. If many nodes report the same kind, the cause is probably not their machines.
     pub(crate) kind: String,
     /// The need of its machine; `None` if the user has excluded its host.
     pub(crate) class: Option<HealthClass>,

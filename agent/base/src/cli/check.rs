@@ -18,9 +18,9 @@ After `--`:
 Example, on all nodes:
   ragent check --nnodes 8 --nproc-per-node 8 --rdzv-endpoint node0 -- --timeout 60
 
-Each node works with two others, one after the other. A node that fails with both is bad. The node with rank 0 prints the \
+Each node works with two others, one after the other. A node that fails with both is bad, unless these two may be the reason. The node with rank 0 prints the \
 report, and writes a line `HOST REASON` for each bad or slow node to FILE. FILE is empty if all nodes are good. The exit code is \
-1 on all nodes if a node is bad or slow.",
+0 if all nodes are good, and otherwise 1 on all nodes.",
     mut_args(for_check)
 )]
 pub struct CheckArgs {

@@ -302,11 +302,11 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub notice_command: Option<String>,
-    /// Hardware that is read to name a bad machine: a list of gpu, nic and disk, or off [default: gpu,nic,disk]
+    /// What is watched to find a bad machine: a list of gpu, nic (network ports) and disk (folders), or off [default: gpu,nic,disk]
     #[arg(long, value_name = "LIST", help_heading = FAILURES, hide_short_help = true)]
     pub health: Option<String>,
-    /// Program that checks this machine before its workers start: exit code 0 if it is healthy, 75 if there is no result now, and another one
-    /// if no workers are to run here [default: none]
+    /// Program that checks this machine before workers start. Its exit code: 0 if the machine is healthy, 75 if the program cannot tell now,
+    /// any other if the machine must not be used [default: none]
     #[arg(
         long,
         alias = "health_check",
@@ -315,7 +315,7 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub health_check: Option<String>,
-    /// Most seconds that this program may take [default: 60]
+    /// Seconds after which the program of `--health-check` is killed, and the machine counts as unhealthy [default: 60]
     #[arg(
         long,
         alias = "health_timeout",

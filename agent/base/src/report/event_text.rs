@@ -121,7 +121,9 @@ pub fn sentence(event: &Event) -> String {
                 FreeReason::MemberLost => "a member was lost at the same time",
                 FreeReason::StandbyUnfit => "a standby did not fit the script",
                 FreeReason::MemoryUnusable => "a checkpoint in memory could not be used",
-                FreeReason::BadMachine => "the machine is unhealthy, and the others are enough",
+                FreeReason::BadMachine => {
+                    "the machine is unhealthy, and the other nodes reach MIN of `--nnodes`"
+                }
             };
             format!("the failure is not charged: {why}")
         }

@@ -296,7 +296,7 @@ fn worst_need_makes_unhealthy() {
     assert_eq!(t.unhealthy(), reset);
 }
 
-/// A check ends what an error has said before it.
+/// After a check, earlier GPU errors no longer make the node unhealthy.
 #[test]
 fn checks_end_errors() {
     let mut t = Fixture::new();

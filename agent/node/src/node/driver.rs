@@ -228,8 +228,9 @@ pub async fn drive(
             Some(signal) = signals.recv() => driver.handle_signal(signal),
             event = supervisor.events.recv() => {
                 let event = event.ok_or(DriveError::Supervisor)?;
-                // A failure is reported before what a check then finds, which would end the round by itself. A check
-                // after it has begun before the end of the workers was reported.
+                // Report a failure first: what a check then finds would end the round as `BadMachine`, before the
+                // coordinator knows the failure. For any other event, take the health first: a check that the failure has
+                // started must be known before the end of the workers.
                 if !matches!(event, SupervisorEvent::Failed(_)) {
                     driver.take_health(&mut supervisor.health);
                 }

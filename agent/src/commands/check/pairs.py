@@ -177,12 +177,13 @@ def _not_judged(
     found = [(names[node], attempt) for node in others for attempt in attempts[node]]
     are_few = len(attempts) < NODES_FOR_MEDIAN and not any(attempt.is_alone for _, attempt in found)
     if are_few and bad:
-        return [f"{_all(names, others)} could not be checked without {_all(names, bad)}"]
+        cause = f"because {_all(names, bad)} failed: check again without it"
+        return [f"{_all(names, others)} could not be checked, {cause}"]
     error = next((f"on {name}: {each.error}" for name, each in found if each.error != _silent(limit)), _silent(limit))
     if are_few:
         return [
             f"{_all(names, others)} failed together twice ({error})",
-            "with three or fewer nodes, nobody can say which of them is bad: check them with other nodes",
+            "with three or fewer nodes, nothing shows which of them is bad: check them again, together with other nodes",
         ]
     if len(others) == len(attempts):
         return [

