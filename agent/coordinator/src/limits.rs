@@ -89,5 +89,5 @@ pub(crate) const EXCLUDE_INTERVAL: Duration = Duration::from_secs(60);
 pub(crate) const EXCLUDE_RETRY: Duration = Duration::from_secs(5);
 /// The time that such a run may take.
 pub(crate) const EXCLUDE_TIMEOUT: Duration = Duration::from_secs(30);
-/// The time for which a round waits for the first list. A scheduler answers within some seconds.
+/// How long a round waits for the first list. A scheduler answers within some seconds.
 pub(crate) const EXCLUDED_AWAITED_FOR: Duration = Duration::from_secs(10);

@@ -236,7 +236,7 @@ impl Rendezvous {
         })
     }
 
-    /// Returns true if the next round can be formed without this member, which has a reason against it.
+    /// Returns true if the next round can begin without this member, which is unhealthy or excluded.
     fn can_set_aside(&self, now: Instant, id: &NodeId) -> bool {
         let unfit = self.roster.get(id).and_then(RosterNode::unfit);
         let (Some(shared), Some(unfit)) = (self.settings.shared, unfit) else { return false };
@@ -256,7 +256,7 @@ impl Rendezvous {
         counted + aside < limit(others, shared)
     }
 
-    /// Returns the number of other nodes that can take part in the next round, and have no reason against it.
+    /// Returns the number of other nodes that can take part in the next round, and are neither unhealthy nor excluded.
     pub(super) fn fit_without(&self, id: &NodeId) -> usize {
         let Some(group) = self.phase.group() else { return 0 };
         let is_fit = |id: &NodeId| {
@@ -294,7 +294,7 @@ impl Rendezvous {
     }
 }
 
-/// Returns the most nodes that one kind of reason sets aside, while this number of nodes has no reason.
+/// Returns the most nodes that one kind of reason sets aside. `fit` is the number of nodes that are neither unhealthy nor excluded.
 fn limit(fit: usize, shared: SharedSettings) -> usize {
     let (min, max) = (shared.nodes.min() as usize, shared.nodes.max() as usize);
     let has_spare = fit >= max;

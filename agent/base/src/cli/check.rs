@@ -24,7 +24,7 @@ report, and writes a line `HOST REASON` for each bad or slow node to FILE. FILE 
     mut_args(for_check)
 )]
 pub struct CheckArgs {
-    /// The job in which the nodes are checked.
+    /// The flags of the job that checks the nodes.
     #[command(flatten)]
     pub launch: LaunchArgs,
     /// The flags after `--`.

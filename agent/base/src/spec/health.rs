@@ -67,10 +67,9 @@ impl<H: Host> Arguments<'_, H> {
     pub(super) fn exclude_command(&self, fixed_ranks: bool) -> Result<Vec<String>, UsageError> {
         let given = self.argument("exclude_command", &self.args.exclude_command);
         if let Some(given) = given.as_ref().filter(|_| fixed_ranks) {
-            let hint =
-                "use the backend c10d, in which another node can take the place of an excluded one";
+            let hint = "use `--rdzv-backend c10d`, where another node can replace an excluded one";
             return Err(given
-                .invalid("needs a job in which nodes have no fixed ranks")
+                .invalid("does not work with fixed ranks: each of these nodes is needed")
                 .with_hint(hint));
         }
         given.map_or(Ok(Vec::new()), |given| given.command(self.host, "'cat bad-hosts'"))

@@ -1,4 +1,4 @@
-//! Runs a command of the user, such as that of `--health-check`.
+//! Runs a command of the user, for example the one given with `--health-check`.
 //!
 //! 1. Its words were split as in a shell, and no shell runs.
 //! 2. It has the environment of workers, without the variables of a round and without secrets.
@@ -142,7 +142,7 @@ impl UserCommand {
 /// The end of a run.
 #[derive(Debug)]
 pub struct Ended {
-    /// The way in which its first process has ended; `None` if it was killed because its time was over.
+    /// How its first process has ended; `None` if it was killed because its time was over.
     pub status: Option<ExitStatus>,
     /// The first bytes of its stdout; `None` if there were more.
     pub stdout: Option<Vec<u8>>,
