@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the Debian packages that tests need: ip and nft, sshd, Open MPI, MPICH, Slurm, etcd, Prometheus, Chromium.
+# Installs the Debian packages that tests need: ip and nft, sshd, Open MPI, MPICH, Slurm, etcd, Prometheus, Chromium, curl, jq.
 #
 # Usage: scripts/setup-packages.sh             the packages for `make test`
 #        scripts/setup-packages.sh NAME…       other packages
@@ -9,7 +9,8 @@
 set -eu
 
 [ $# -gt 0 ] || set -- iproute2 nftables openssh-client openssh-server openmpi-bin mpich \
-    slurmctld slurmd slurm-client etcd-server etcd-client prometheus chromium-headless-shell
+    slurmctld slurmd slurm-client etcd-server etcd-client prometheus chromium-headless-shell \
+    curl jq
 
 # Prints those of its arguments that are not installed.
 missing() {

@@ -15,6 +15,7 @@ pub mod explain;
 mod find_coordinator;
 mod follow;
 pub mod install_torchrun;
+pub mod logs;
 pub mod manifest;
 pub mod notice;
 pub mod page;

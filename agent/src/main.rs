@@ -9,7 +9,7 @@ use std::{
 use ragent::commands::top;
 use ragent::commands::{
     check, completion, coordinator, doctor, error::LaunchError, events, explain, install_torchrun,
-    manifest, notice, page, parent, rank, run, secret, ssh, stacks, status, store,
+    logs, manifest, notice, page, parent, rank, run, secret, ssh, stacks, status, store,
 };
 use ragent_base::{
     cli::{CheckArgs, Cli, Command, LaunchArgs, LaunchOverSshArgs, ProgramName},
@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         Some(Command::Events(args)) => events::print(&args),
         Some(Command::Explain(args)) => explain::print(&args),
         Some(Command::InstallTorchrun(args)) => install_torchrun::run(&args),
+        Some(Command::Logs(args)) => logs::print(&args),
         Some(Command::Manifest(args)) => manifest::print(args, &ThisHost),
         Some(Command::Notice(args)) => notice::give(&args),
         Some(Command::Page(args)) => page::serve(&args),

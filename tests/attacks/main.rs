@@ -12,6 +12,7 @@ mod handshakes;
 mod members;
 mod memory;
 mod middle;
+mod output;
 mod own_keys;
 mod port;
 mod secret;

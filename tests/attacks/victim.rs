@@ -137,6 +137,12 @@ impl Victim {
         end.stdout
     }
 
+    /// Reads the output of the workers, as a user on the node of the host.
+    pub(crate) fn logs(&self) -> End {
+        let words = format!("logs --rdzv-endpoint {ENDPOINT}");
+        self.network.ragent(&self.sandbox, 1, &words).default_lines().run()
+    }
+
     /// Asks for the status at another endpoint, as a user on the node of the host, with the job's secret.
     pub(crate) fn ask_status_of(&self, endpoint: &str) -> End {
         let secret = self.sandbox.path("secret");

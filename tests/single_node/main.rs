@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "what cannot be is a failure of the test")]
 
 mod adversity;
+mod alerts;
 mod bad_input;
 mod doctor;
 mod endpoint;
@@ -19,6 +20,7 @@ mod loss;
 mod notices;
 mod old_kernel;
 mod orphans;
+mod output_readers;
 mod result_files;
 mod serve;
 mod service_manager;

@@ -11,6 +11,7 @@ mod forwarded_flags;
 mod install_torchrun;
 mod job;
 mod launch;
+mod logs;
 mod manifest;
 mod notice;
 mod page;
@@ -43,6 +44,7 @@ pub use self::{
     install_torchrun::InstallTorchrunArgs,
     job::JobArgs,
     launch::LaunchOverSshArgs,
+    logs::LogsArgs,
     manifest::{K8sArgs, ManifestArgs, ManifestTarget},
     notice::{AskedKind, NoticeArgs},
     page::PageArgs,
@@ -183,6 +185,7 @@ impl Cli {
                 | Command::Explain(_)
                 | Command::InstallTorchrun(_)
                 | Command::Keeper
+                | Command::Logs(_)
                 | Command::Notice(_)
                 | Command::Page(_)
                 | Command::Rank(_)
@@ -283,6 +286,8 @@ pub enum Command {
     InstallTorchrun(InstallTorchrunArgs),
     /// Start an agent over ssh on each host of a list, and show the output of all of them
     Launch(Box<LaunchOverSshArgs>),
+    /// Print what the workers of a job print, the same line of many ranks only once
+    Logs(LogsArgs),
     /// Print a manifest that runs a job on another system
     Manifest(ManifestArgs),
     /// Give the agents on this machine a notice, so that all ranks save before the node leaves or the job ends

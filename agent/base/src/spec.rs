@@ -20,6 +20,7 @@ mod metrics_listen;
 mod notices;
 mod observation;
 mod output;
+mod ranks;
 mod rdzv_conf;
 mod rendezvous;
 mod search;
@@ -73,11 +74,12 @@ pub use self::{
         FLIGHT_RECORDER_FILE, ObservationSpec, RAS_ADDRESS, RasAddress, WORKER_SERVER_SOCKET,
     },
     output::{Output, PrefixValues, Sink},
+    ranks::RankRanges,
     rdzv_conf::{RdzvConf, StorePorts},
     rendezvous::RendezvousMethod,
     search::{Eligible, SearchSpec},
     signals::{SignalList, Signaled},
-    step_pattern::StepPattern,
+    step_pattern::{LinePattern, StepPattern},
     streams::{Stream, StreamMap, Streams},
     template::substitute,
     usage::UsageError,

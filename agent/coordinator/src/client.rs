@@ -42,7 +42,7 @@ use tonic::{
 use crate::limits;
 
 pub use self::reading::{
-    Asked, JobPage, JournalRequest, NotFound, PageLines, StateStream, ask, state,
+    Asked, JobPage, JournalRequest, NotFound, PageLines, StateStream, ask, ask_logs, state,
 };
 pub use self::reading::{EVENTS_PATH, STATUS_PATH, WATCH_PATH, find, job, not_here};
 

@@ -21,7 +21,7 @@
 //! - `states` collects the state of the job, `state` is its JSON, `publisher` sends its changes to clients.
 //! - `journal` has the newest events, `journal_file` writes them to a file, `measures` has the counters.
 //! - `relay` fetches pages from the coordinator on another node. `readers` limits the clients that stay.
-//! - `facts_page` has the hardware of this node. `reachability` measures how it reaches the others. `browser_guard` refuses requests of web pages.
+//! - `facts_page` has the hardware of this node, `logs_page` the output of its workers. `reachability` measures how it reaches the others. `browser_guard` refuses requests of web pages.
 #![deny(unsafe_code)]
 
 mod browser_guard;
@@ -37,6 +37,7 @@ pub mod journal;
 pub mod journal_file;
 mod limits;
 mod listed_voters;
+pub mod logs_page;
 pub mod measures;
 pub mod metrics;
 mod page;

@@ -41,6 +41,8 @@ pub(super) const UNKNOWN_READERS: usize = READERS / 2;
 pub(super) const MAX_STATE: usize = 32 << 20;
 /// Size of a received line of another page. At most 256 KiB are sent, unless one event or one node's description is longer.
 pub(super) const MAX_PAGE_LINE: usize = 1 << 20;
+/// Size of a received line with the output of a worker. At most 256 KiB are sent, which JSON may make six times as long.
+pub(super) const MAX_OUTPUT_LINE: usize = 2 << 20;
 /// Size of the received reason for a refusal: a few lines.
 pub(super) const MAX_REFUSAL: usize = 4 << 10;
 /// Minimum interval between two measurements of the connections to other nodes. Without a secret, strangers may ask for one.
@@ -61,6 +63,10 @@ pub(super) const PAGE_PAUSE: Duration = Duration::from_millis(250);
 pub(super) const PAGE_SILENCE_MS: u64 = 3_000;
 /// Seconds after which a client may try again if all places of readers are taken.
 pub(super) const READERS_RETRY_S: u32 = 10;
+/// Size of the output of workers that is sent at once, so that a client with many connections needs little memory.
+pub(super) const OUTPUT_SENT: usize = 64 << 10;
+/// Interval between two parts of output when lines follow each other quickly: less than people notice.
+pub(super) const OUTPUT_PAUSE: Duration = Duration::from_millis(100);
 /// Time that a coordinator receives messages after a pause before it expires leases. Agents reconnect within 600 ms, and try twice a second
 /// until they are connected.
 pub(crate) const CATCH_UP: Duration = Duration::from_millis(1000);

@@ -8,7 +8,7 @@ use ragent_base::net::connection::PeerAddress;
 ///
 /// A source address of this machine is not added, because all users of the machine have it.
 pub(super) fn add_source(addresses: &mut Vec<IpAddr>, from: Option<PeerAddress>) {
-    if let Some(PeerAddress { ip, is_here: false }) = from {
+    if let Some(PeerAddress { ip, is_here: false, .. }) = from {
         addresses.retain(|address| *address != ip);
         addresses.insert(0, ip);
     }
@@ -34,7 +34,7 @@ mod tests {
     }
 
     fn from(text: &str, is_here: bool) -> PeerAddress {
-        PeerAddress { ip: ip(text), is_here }
+        PeerAddress { ip: ip(text), is_here, is_own_user: is_here }
     }
 
     /// The source address comes first, once. Addresses of this machine do not count.

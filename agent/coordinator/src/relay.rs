@@ -74,7 +74,7 @@ impl IntoResponse for Refusal {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asker {
     /// Its origin.
-    origin: ConnectionOrigin,
+    pub(super) origin: ConnectionOrigin,
     /// True if only the coordinator itself should answer: the client is a command, or a process that relays the answer.
     pub(super) is_direct: bool,
 }

@@ -51,6 +51,7 @@ use super::{
     driver::{Input, Inputs},
     events_page, facts_page,
     identity::{self, IDENTITY_PATH, IdentityPage},
+    logs_page::{self, LogsPage},
     metrics::{self, MetricsPage},
     page::{self, Document},
     reachability::{self, REACH_PATH, ReachMeasurement},
@@ -84,6 +85,11 @@ pub fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> (Router
     let status = pages(states, relay, true)
         .merge(metrics::route(Arc::clone(&metrics)))
         .merge(facts_page::route(Arc::clone(&metrics)));
+    let logs = logs_page::route(LogsPage {
+        node: Arc::clone(&metrics),
+        readers: readers.clone(),
+        is_secured: credentials.is_secured(),
+    });
     let death_notices =
         Router::new().route(DEATH_NOTICE_PATH, post(death_notice)).with_state(Arc::clone(&role));
     let death_notices = death_notices.layer(DefaultBodyLimit::max(limits::MAX_DEATH_NOTICE));
@@ -107,12 +113,14 @@ pub fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> (Router
         members: guarded(
             grpc.merge(identity(Some(run_id.clone())))
                 .merge(status.clone())
+                .merge(logs.clone())
                 .merge(reach)
                 .fallback(not_found),
         ),
         own_user: guarded(
             identity(None)
                 .merge(status.layer(middleware::from_fn_with_state(refused.clone(), check_direct)))
+                .merge(logs)
                 .fallback_service(any(refuse).with_state(refused.clone())),
         ),
         strangers: guarded(identity(None).fallback_service(any(refuse).with_state(refused))),

@@ -123,7 +123,7 @@ fn publish(
     from: Option<PeerAddress>,
     message: &ToNode,
 ) {
-    if let (ToNode::Welcome(_), Some(PeerAddress { ip, is_here: false })) = (message, from) {
+    if let (ToNode::Welcome(_), Some(PeerAddress { ip, is_here: false, .. })) = (message, from) {
         registered_nodes.send_if_modified(|registered_nodes| {
             // Limited by the number of nodes. Connections from further addresses count as unknown.
             registered_nodes.addresses.len() < NODES_MAX && registered_nodes.addresses.insert(ip)

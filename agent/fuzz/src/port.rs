@@ -174,7 +174,8 @@ impl Visit<'_> {
         let (steps, mut stepped) = mpsc::channel(16);
         let progress = ConnectionProgress::new(id, steps);
         let Setting { own_user, is_private, is_closed, .. } = self.setting;
-        let source = PeerAddress { ip: peer.ip(), is_here: own_user != OwnUser::No };
+        let is_own_user = own_user == OwnUser::Yes;
+        let source = PeerAddress { ip: peer.ip(), is_here: own_user != OwnUser::No, is_own_user };
         let about = PortClient { peer: source, own_user, is_private, may_read: None };
         let serve = async {
             let served = serve_connection(stream, about, protocols, &progress);

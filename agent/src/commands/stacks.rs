@@ -8,7 +8,7 @@ use std::{ops::ControlFlow, process::ExitCode, time::Duration};
 use ragent_base::{
     cli::StacksArgs,
     report::stacks_text,
-    spec::{Argument, RequestKind, UsageError},
+    spec::{Argument, RankRanges, RequestKind, UsageError},
     sys::stdout,
 };
 use ragent_coordinator::client::{JobPage, StateStream, StreamError};
@@ -59,7 +59,7 @@ pub fn print(args: &StacksArgs) -> Result<ExitCode, LaunchError> {
     let text = if args.json {
         serde_json::to_string(&look).expect("a look has text keys") + "\n"
     } else {
-        stacks_text::text(&look, &wanted)
+        stacks_text::text(&look, wanted.ranges())
     };
     // The answer may come from an untrusted process.
     stdout::print(&printable(&text)).map_err(system("print the stacks"))?;
@@ -140,14 +140,9 @@ impl Reader for NewLook {
     }
 }
 
-/// Parses ranks such as `3,8-15`.
-fn ranks(given: &str) -> Result<Vec<(u32, u32)>, UsageError> {
-    let range = |part: &str| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        (first <= last).then_some((first, last))
-    };
-    given.split(',').map(range).collect::<Option<_>>().ok_or_else(|| {
+/// Parses the argument RANKS, such as `3,8-15`.
+pub(super) fn ranks(given: &str) -> Result<RankRanges, UsageError> {
+    given.parse().map_err(|()| {
         Argument::new("RANKS", given)
             .is_not("a list of ranks")
             .with_hint("give ranks and ranges of ranks, such as 3,8-15")
@@ -157,20 +152,4 @@ fn ranks(given: &str) -> Result<Vec<(u32, u32)>, UsageError> {
 fn failed(why: &str) -> LaunchError {
     let report = format!("error: failed to look at the workers: {why}");
     LaunchError::Command { code: 1, report }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Ranks are numbers and ranges, between commas.
-    #[test]
-    fn ranks_are_parsed() {
-        assert_eq!(ranks("3").unwrap(), [(3, 3)]);
-        assert_eq!(ranks("3, 8-15").unwrap(), [(3, 3), (8, 15)]);
-        for wrong in ["", "x", "3,", "15-8", "1-2-3", "-1", "4294967296"] {
-            let error = ranks(wrong).unwrap_err().to_string();
-            assert!(error.contains("is not a list of ranks"), "{error}");
-        }
-    }
 }

@@ -185,6 +185,15 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub local_ranks_filter: Option<String>,
+    /// Global ranks to show on the console, such as 0 or 0,8-15. Files have all of them [default: all]
+    #[arg(
+        long,
+        alias = "ranks_filter",
+        value_name = "RANKS",
+        help_heading = OUTPUT,
+        hide_short_help = true
+    )]
+    pub ranks_filter: Option<String>,
     /// Copy stdout lines of --tee that contain one of these texts to filtered_stdout.log. Write `,,` for a comma
     #[arg(
         long,

@@ -19,13 +19,16 @@ pub struct PeerAddress {
     pub ip: IpAddr,
     /// True if it is an address of this machine.
     pub is_here: bool,
+    /// True if it is known to be a socket of this user, or of root, on this machine.
+    pub is_own_user: bool,
 }
 
 impl PeerAddress {
     /// Returns the source of a connection with these addresses.
     pub(super) fn new(local: SocketAddr, peer: SocketAddr) -> Self {
         let ip = peer.ip().to_canonical();
-        Self { ip, is_here: ip.is_loopback() || ip == local.ip().to_canonical() }
+        let is_here = ip.is_loopback() || ip == local.ip().to_canonical();
+        Self { ip, is_here, is_own_user: false }
     }
 }
 

@@ -322,6 +322,7 @@ impl Port {
         let Ok(local) = stream.local_addr() else { return };
         let address = PeerAddress::new(local, peer);
         let own_user = self.own_user(local, peer, address).await;
+        let address = PeerAddress { is_own_user: own_user == OwnUser::Yes, ..address };
         let origin = self.origin(own_user, address);
         let now = clock::now();
         let store_clients_max = match self.protocols.store {

@@ -1,6 +1,6 @@
 //! Copies the output of a worker to its destinations, and keeps its last lines.
 
-use std::{io, os::fd::OwnedFd};
+use std::{io, os::fd::OwnedFd, sync::Arc};
 
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
@@ -12,6 +12,7 @@ use super::{
     console::Console,
     flow::{Flow, FlowOrder, StreamDestination},
     pipes::CopyProgress,
+    sources::Outputs,
     tail::SharedTail,
 };
 use crate::sys::unix;
@@ -30,7 +31,7 @@ pub struct Capture {
     pub handed_over: (FlowOrder, Vec<OwnedFd>),
 }
 
-/// Creates a pipe for a worker's stream, and copies its content until all writers are gone.
+/// Creates a pipe for a worker's stream, and copies its content until all writers are gone. Readers of `outputs` learn of new content.
 ///
 /// # Errors
 ///
@@ -39,6 +40,7 @@ pub fn start(
     console: Console,
     destination: StreamDestination,
     tail: Option<SharedTail>,
+    outputs: Arc<Outputs>,
 ) -> io::Result<Capture> {
     let (receiver, fd) = unistd::pipe2(OFlag::O_CLOEXEC)?;
     // Workers expect their end to block.
@@ -47,13 +49,13 @@ pub fn start(
     let flow = Flow::new(receiver, destination, tail)?;
     let handed_over = flow.hand_over()?;
     let (drain, drains) = oneshot::channel();
-    tokio::spawn(copy(readable, console, Box::new(flow), drains));
+    tokio::spawn(copy(readable, (console, outputs), Box::new(flow), drains));
     Ok(Capture { fd, drain, handed_over })
 }
 
 async fn copy(
     readable: AsyncFd<OwnedFd>,
-    console: Console,
+    (console, outputs): (Console, Arc<Outputs>),
     flow: Box<Flow>,
     mut drains: oneshot::Receiver<oneshot::Sender<()>>,
 ) {
@@ -67,7 +69,7 @@ async fn copy(
             // Output first, so that a drain has little left to do.
             biased;
             guard = readable.readable() => {
-                flow = copy_all(&console, held).await;
+                flow = copy_all(&console, &outputs, held).await;
                 if let Ok(mut guard) = guard {
                     guard.clear_ready();
                 }
@@ -76,7 +78,7 @@ async fn copy(
                 may_drain = false;
                 // The runtime may not have noticed yet that the pipe has content, so try to read
                 // it.
-                flow = copy_all(&console, held).await;
+                flow = copy_all(&console, &outputs, held).await;
                 if let Ok(drained) = drain {
                     // The requester may have stopped waiting.
                     let _ = drained.send(());
@@ -87,9 +89,10 @@ async fn copy(
 }
 
 /// Copies until the pipe is empty.
-async fn copy_all(console: &Console, mut flow: Box<Flow>) -> Option<Box<Flow>> {
+async fn copy_all(console: &Console, outputs: &Outputs, mut flow: Box<Flow>) -> Option<Box<Flow>> {
     loop {
         flow = console.copy(flow).await?;
+        outputs.handle_output();
         if flow.progress != CopyProgress::More {
             return Some(flow);
         }

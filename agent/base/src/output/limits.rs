@@ -25,6 +25,19 @@ pub(crate) const COPY_BURST: usize = 16;
 /// The size of the end of a worker's stderr that a report contains; together with the rest, a
 /// failure stays near 4 KiB.
 pub(crate) const STDERR_TAIL: usize = 3 * 1024;
+/// The size of the end of a stream that has no file, for readers of the output: hundreds of lines.
+pub(crate) const READABLE_TAIL: usize = 64 * 1024;
+/// The output that a reader may be behind. After that it goes on at the end of the stream, and lines are left out. A new reader gets as
+/// much of the end: thousands of lines, and little for a network.
+pub(crate) const OUTPUT_WINDOW: u64 = 256 * 1024;
+/// The size of one read of output: small, so that the other streams have their turn.
+pub(crate) const OUTPUT_PART: u64 = 64 * 1024;
+/// The size of a line of output for readers. Longer lines become several.
+pub const OUTPUT_LINE: usize = 4096;
+/// The number of rounds whose output can be read: the newest one, and the one whose failure a user may look for.
+pub(crate) const OUTPUT_ROUNDS: usize = 2;
+/// The time after which a begun line is shown, such as a question or a progress bar.
+pub const OUTPUT_LINE_PATIENCE: Duration = Duration::from_secs(1);
 /// The end of a chunk that is read to find training steps in it, if the chunk need not be read otherwise: an ordinary line many
 /// times over, while a flood of output is copied as fast as before.
 pub(crate) const SAMPLED_OUTPUT: usize = 4096;

@@ -173,7 +173,7 @@ impl WorkerFolder {
     }
 
     /// The file for a stream.
-    pub(crate) fn log_file(&self, stream: Stream) -> PathBuf {
+    pub fn log_file(&self, stream: Stream) -> PathBuf {
         self.0.join(file_name(stream))
     }
 

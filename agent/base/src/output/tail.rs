@@ -31,6 +31,17 @@ impl SharedTail {
         Self { output: Some(output), is_sampled: true, ..Self::default() }
     }
 
+    /// Creates a tail that keeps more, for readers of the output.
+    pub fn readable(output: Option<Arc<Notify>>) -> Self {
+        let tail = Tail { max: limits::READABLE_TAIL, ..Tail::default() };
+        Self { tail: Arc::new(Mutex::new(tail)), output, is_sampled: false }
+    }
+
+    /// Returns what is kept from this position of the stream on.
+    pub(super) fn since(&self, position: u64) -> Kept {
+        self.lock().since(position)
+    }
+
     /// Returns the kept text.
     pub fn text(&self) -> String {
         self.lock().text()
@@ -68,10 +79,30 @@ impl SharedTail {
     }
 }
 
-/// The newest [`limits::STDERR_TAIL`] bytes of a stream.
-#[derive(Debug, Default)]
+/// A part of a stream.
+#[derive(Debug, Default, Eq, PartialEq)]
+pub(super) struct Kept {
+    /// The position of its first byte.
+    pub(super) start: u64,
+    /// The number of lines that end before it.
+    pub(super) lines_before: u64,
+    /// True if a line begins there.
+    pub(super) is_line_start: bool,
+    /// The content.
+    pub(super) bytes: Vec<u8>,
+}
+
+/// The newest bytes of a stream.
+#[derive(Debug)]
 struct Tail {
     bytes: VecDeque<u8>,
+    /// The number of bytes that are kept.
+    max: usize,
+    /// The number of bytes that are no longer kept, and of the lines that end in them.
+    dropped: u64,
+    dropped_lines: u64,
+    /// True if a line begins with the first kept byte.
+    is_line_start: bool,
     /// True if there was output since it was last looked at.
     is_new: bool,
     /// The number of bytes of complete lines that were looked at.
@@ -82,6 +113,22 @@ struct Tail {
     skips_line: bool,
 }
 
+impl Default for Tail {
+    fn default() -> Self {
+        Self {
+            bytes: VecDeque::new(),
+            max: limits::STDERR_TAIL,
+            dropped: 0,
+            dropped_lines: 0,
+            is_line_start: true,
+            is_new: false,
+            seen: 0,
+            is_cut: false,
+            skips_line: false,
+        }
+    }
+}
+
 impl Tail {
     /// Adds new output.
     fn push(&mut self, mut chunk: &[u8]) {
@@ -90,12 +137,30 @@ impl Tail {
             chunk = &chunk[end + 1..];
             self.skips_line = false;
         }
-        let keep = chunk.len().saturating_sub(limits::STDERR_TAIL);
-        self.bytes.extend(&chunk[keep..]);
-        let surplus = self.bytes.len().saturating_sub(limits::STDERR_TAIL);
-        self.bytes.drain(..surplus);
-        self.is_cut |= keep > 0 || surplus > 0;
+        let keep = chunk.len().saturating_sub(self.max);
+        let (unkept, chunk) = chunk.split_at(keep);
+        let surplus = (self.bytes.len() + chunk.len()).saturating_sub(self.max);
+        let surplus = surplus.min(self.bytes.len());
+        let mut dropped = 0;
+        for byte in self.bytes.drain(..surplus).chain(unkept.iter().copied()) {
+            self.is_line_start = byte == b'\n';
+            self.dropped_lines += u64::from(self.is_line_start);
+            dropped += 1;
+        }
+        self.dropped += dropped;
+        self.bytes.extend(chunk);
+        self.is_cut |= dropped > 0;
         self.seen = self.seen.saturating_sub(surplus);
+    }
+
+    fn since(&self, position: u64) -> Kept {
+        let at = usize::try_from(position.saturating_sub(self.dropped)).unwrap_or(usize::MAX);
+        Kept {
+            start: position.max(self.dropped),
+            lines_before: self.dropped_lines,
+            is_line_start: self.is_line_start,
+            bytes: self.bytes.iter().skip(at).copied().collect(),
+        }
     }
 
     /// Drops the begun line: its rest is not known.
@@ -107,8 +172,11 @@ impl Tail {
 
     /// Returns the lines that have ended since the last call with a line feed or a carriage return, and a begun one.
     fn new_lines(&mut self) -> Vec<u8> {
-        let start = if self.is_cut && self.seen == 0 {
-            self.bytes.iter().position(ends_line).map_or(self.bytes.len(), |end| end + 1)
+        let newest = self.bytes.len().saturating_sub(limits::STDERR_TAIL);
+        let start = if self.is_cut && self.seen == 0 || newest > self.seen {
+            let from = newest.max(self.seen);
+            let end = self.bytes.iter().skip(from).position(ends_line);
+            end.map_or(self.bytes.len(), |end| from + end + 1)
         } else {
             self.seen
         };
@@ -118,8 +186,9 @@ impl Tail {
 
     /// Returns the last lines; the first of several is complete.
     fn text(&self) -> String {
-        let (head, tail) = self.bytes.as_slices();
-        last_lines(&[head, tail].concat(), self.bytes.len() >= limits::STDERR_TAIL)
+        let newest = self.bytes.len().saturating_sub(limits::STDERR_TAIL);
+        let newest: Vec<u8> = self.bytes.iter().skip(newest).copied().collect();
+        last_lines(&newest, self.bytes.len() >= limits::STDERR_TAIL)
     }
 }
 
@@ -172,6 +241,29 @@ mod tests {
         assert_eq!(tail.text(), "a\u{fffd}");
         let mut tail = Tail::default();
         tail.push(&[0xff; 100_000]);
+        assert!(tail.text().len() <= limits::STDERR_TAIL);
+    }
+
+    /// A reader gets what is kept from its position on, and the number of lines before that.
+    #[test]
+    fn readers_have_positions() {
+        let tail = SharedTail::readable(None);
+        tail.push(b"one\ntwo\n");
+        let all =
+            Kept { start: 0, lines_before: 0, is_line_start: true, bytes: b"one\ntwo\n".to_vec() };
+        assert_eq!(tail.since(0), all);
+        assert_eq!(tail.since(8).bytes, b"");
+        let chunk = [b"x".repeat(99), b"\n".to_vec()].concat();
+        for _ in 0..1000 {
+            tail.push(&chunk);
+        }
+        let kept = tail.since(4);
+        assert_eq!(kept.bytes.len(), limits::READABLE_TAIL);
+        assert_eq!(kept.start, 8 + 100_000 - limits::READABLE_TAIL as u64);
+        assert_eq!(kept.lines_before, 2 + (kept.start - 8) / 100);
+        assert!(!kept.is_line_start);
+        tail.push(&chunk.repeat(1000));
+        assert_eq!(tail.since(0).lines_before, 2 + (tail.since(0).start - 8) / 100);
         assert!(tail.text().len() <= limits::STDERR_TAIL);
     }
 

@@ -11,7 +11,7 @@ const RANGES_SHOWN: usize = 16;
 const MAX_DIGITS: usize = 18;
 
 /// Returns numbers, given as inclusive ranges in ascending order, as `0-3,7`.
-pub(crate) fn numbers(ranges: impl IntoIterator<Item = (u32, u32)>) -> String {
+pub fn numbers(ranges: impl IntoIterator<Item = (u32, u32)>) -> String {
     let mut merged: Vec<(u32, u32)> = Vec::new();
     for (first, last) in ranges {
         match merged.last_mut() {
@@ -32,7 +32,7 @@ pub(crate) fn numbers(ranges: impl IntoIterator<Item = (u32, u32)>) -> String {
 
 /// Returns names as `n[0-3,7],login ×2`: a name with a factor is that of several nodes. Names are sorted by the number of nodes,
 /// then by their text and by the last number in their first label.
-pub(crate) fn names<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+pub fn names<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for name in names {
         *counts.entry(name).or_default() += 1;

@@ -1,4 +1,5 @@
-//! Counters for `GET /metrics`: one task writes each of them, and the page reads them, so that neither waits for the other.
+//! What the pages of one node show: its counters, hardware and output. One task writes each of them, and the pages read them, so that neither
+//! waits for the other.
 
 use std::{
     array,
@@ -12,7 +13,7 @@ use std::{
 use ragent_core::{hardware::Hardware, process_end::ProcessEnd};
 use ragent_store::Counters;
 
-use crate::report::limits;
+use crate::{output::sources::Outputs, report::limits};
 
 /// A number that other threads read.
 #[derive(Debug, Default)]
@@ -104,6 +105,8 @@ pub struct NodeMeasures {
     pub stores: OnceLock<Arc<Counters>>,
     /// The reports of its hardware.
     hardware: Mutex<Hardware>,
+    /// The output of its workers.
+    pub outputs: Arc<Outputs>,
 }
 
 impl Default for NodeMeasures {
@@ -122,6 +125,7 @@ impl Default for NodeMeasures {
             refused_clients: Number::default(),
             stores: OnceLock::new(),
             hardware: Mutex::default(),
+            outputs: Arc::default(),
         }
     }
 }

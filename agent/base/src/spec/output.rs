@@ -2,11 +2,11 @@
 
 use std::ffi::{OsStr, OsString};
 
-use ragent_rendezvous::ids::LocalRank;
+use ragent_rendezvous::ids::{GlobalRank, LocalRank};
 
 use super::{
-    LineFilters, ShownRanks, Stream, StreamMap, Streams, UsageError, arguments::Arguments,
-    substitute,
+    LineFilters, RankRanges, ShownRanks, Stream, StreamMap, Streams, UsageError,
+    arguments::Arguments, substitute,
 };
 use crate::sys::host::Host;
 
@@ -15,8 +15,10 @@ use crate::sys::host::Host;
 pub struct Output {
     /// The streams that go to files, or to the console and files.
     pub map: StreamMap,
-    /// The workers whose output the console shows.
+    /// The workers whose output the console shows, by local rank.
     pub shown: ShownRanks,
+    /// The workers whose output the console shows, by global rank; all if `None`. A worker needs to be in both.
+    pub shown_globally: Option<RankRanges>,
     /// The lines that are copied of a stdout that goes to both.
     pub stdout_filters: LineFilters,
     /// The lines that are copied of a stderr that goes to both.
@@ -58,12 +60,14 @@ pub struct PrefixValues<'a> {
 }
 
 impl Output {
-    /// Returns the destination of `stream` of the worker with `rank`.
-    pub fn sink(&self, rank: LocalRank, stream: Stream) -> Sink {
-        let is_shown = self.shown.shows(rank);
+    /// Returns the destination of `stream` of the worker with these ranks.
+    pub fn sink(&self, rank: LocalRank, global_rank: GlobalRank, stream: Stream) -> Sink {
+        let ranks = self.shown_globally.as_ref();
+        let is_shown =
+            self.shown.shows(rank) && ranks.is_none_or(|ranks| ranks.contains(global_rank.0));
         if self.map.tee.has(rank, stream) && is_shown {
             Sink::Tee
-        } else if self.map.tee.has(rank, stream) || self.map.redirects.has(rank, stream) {
+        } else if self.has_file(rank, stream) {
             Sink::File
         } else if is_shown && self.marks_lines {
             Sink::Lines
@@ -74,11 +78,16 @@ impl Output {
         }
     }
 
+    /// Returns true if `stream` of the worker with `rank` goes to a file.
+    pub fn has_file(&self, rank: LocalRank, stream: Stream) -> bool {
+        self.map.tee.has(rank, stream) || self.map.redirects.has(rank, stream)
+    }
+
     /// Returns true if any output of the first `workers` goes to a file.
     pub fn writes_files(&self, workers: u32) -> bool {
-        let to_file = |rank, stream| matches!(self.sink(rank, stream), Sink::File | Sink::Tee);
         let streams = [Stream::Stdout, Stream::Stderr];
-        (0..workers).any(|rank| streams.iter().any(|stream| to_file(LocalRank(rank), *stream)))
+        (0..workers)
+            .any(|rank| streams.iter().any(|stream| self.has_file(LocalRank(rank), *stream)))
     }
 
     /// Returns the filters for lines of a stream that goes to both.
@@ -123,6 +132,7 @@ impl<H: Host> Arguments<'_, H> {
         let output = Output {
             map: StreamMap { redirects, tee },
             shown: self.shown_ranks()?,
+            shown_globally: self.globally_shown_ranks()?,
             stdout_filters: filters("duplicate_stdout_filters", &args.duplicate_stdout_filters),
             stderr_filters: filters("duplicate_stderr_filters", &args.duplicate_stderr_filters),
             prefix: template,
@@ -152,6 +162,14 @@ impl<H: Host> Arguments<'_, H> {
         ShownRanks::parse(&given.text)
             .map_err(|_| given.is_not("a list of local ranks, such as `0,1`"))
     }
+
+    fn globally_shown_ranks(&self) -> Result<Option<RankRanges>, UsageError> {
+        let Some(given) = self.argument("ranks_filter", &self.args.ranks_filter) else {
+            return Ok(None);
+        };
+        let ranks = given.text.parse();
+        ranks.map(Some).map_err(|()| given.is_not("a list of ranks, such as `0,8-15`"))
+    }
 }
 
 #[cfg(test)]
@@ -164,7 +182,8 @@ mod tests {
     }
 
     fn sinks(output: &Output, rank: u32) -> [Sink; 2] {
-        [Stream::Stdout, Stream::Stderr].map(|stream| output.sink(LocalRank(rank), stream))
+        let rank = |stream| output.sink(LocalRank(rank), GlobalRank(8 + rank), stream);
+        [Stream::Stdout, Stream::Stderr].map(rank)
     }
 
     /// `--tee` includes the file, even if `--redirects` does not.
@@ -189,6 +208,17 @@ mod tests {
         assert_eq!(sinks(&output, 0), [Sink::File, Sink::Console]);
         assert_eq!(sinks(&output, 1), [Sink::File, Sink::File]);
         assert_eq!(sinks(&output, 2), [Sink::Null; 2]);
+    }
+
+    /// A filter of global ranks hides the console only, and so does one of local ranks.
+    #[test]
+    fn hidden_global_ranks() {
+        let shown_globally = Some("0,8-9".parse().unwrap());
+        let output = Output { shown_globally, ..output("0", "2", "1,2") };
+        assert_eq!(sinks(&output, 0), [Sink::Null, Sink::File]);
+        assert_eq!(sinks(&output, 1), [Sink::Console, Sink::Tee]);
+        assert_eq!(sinks(&output, 2), [Sink::Null, Sink::File]);
+        assert!(output.writes_files(1));
     }
 
     /// The prefix is torchrun's, or the user's with its names replaced.

@@ -72,13 +72,7 @@ impl StepPattern {
             pattern => pattern,
         };
         let hint = r"give a regular expression with a group for the step, and optionally one for the number of all steps, such as `step (?<step>\d+)/(?<steps>\d+)`";
-        let compiled = compile(pattern).map_err(|error| {
-            // The first lines repeat the pattern and mark the position.
-            let text = error.to_string();
-            let reason = text.lines().last().unwrap_or_default();
-            let reason = reason.strip_prefix("error: ").unwrap_or(reason);
-            given.invalid(format_args!("is not a valid pattern: {reason}")).with_hint(hint)
-        })?;
+        let compiled = compile(pattern).map_err(|error| invalid(given, &error).with_hint(hint))?;
         if !compiled.capture_names().flatten().any(|name| name == "step") {
             let problem =
                 r"is neither `auto` nor `off`, and as a pattern it has no group `(?<step>\d+)`";
@@ -269,6 +263,34 @@ fn known() -> &'static [Regex] {
 fn epoch() -> &'static Regex {
     static COMPILED: OnceLock<Regex> = OnceLock::new();
     COMPILED.get_or_init(|| compile(EPOCH).expect("a test compiles it"))
+}
+
+/// A pattern that selects lines.
+#[derive(Clone, Debug)]
+pub struct LinePattern(Regex);
+
+impl LinePattern {
+    /// Reads a regular expression.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`UsageError`] if it is not valid.
+    pub fn read(given: &Argument) -> Result<Self, UsageError> {
+        compile(&given.text).map(Self).map_err(|error| invalid(given, &error))
+    }
+
+    /// Returns true if a part of `line` matches.
+    pub fn matches(&self, line: &str) -> bool {
+        self.0.is_match(line.as_bytes())
+    }
+}
+
+fn invalid(given: &Argument, error: &regex::Error) -> UsageError {
+    // The first lines repeat the pattern and mark the position.
+    let text = error.to_string();
+    let reason = text.lines().last().unwrap_or_default();
+    let reason = reason.strip_prefix("error: ").unwrap_or(reason);
+    given.invalid(format_args!("is not a valid pattern: {reason}"))
 }
 
 fn compile(pattern: &str) -> Result<Regex, regex::Error> {

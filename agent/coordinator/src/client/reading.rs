@@ -11,7 +11,11 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use ragent_base::{
-    net::{self, authentication, http_client::HttpAnswer, secure_stream},
+    net::{
+        self, authentication,
+        http_client::HttpAnswer,
+        secure_stream::{self, SecureStream},
+    },
     secret::{ALPN_HTTP1, Credentials},
     spec::Endpoint,
 };
@@ -21,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use super::{StreamError, in_time, opening_error, to_first_of, unauthenticated};
-use crate::limits;
+use crate::{limits, logs_page::LogsRequest};
 
 /// A page of the coordinator.
 #[derive(Clone, Copy, Debug)]
@@ -189,9 +193,36 @@ pub async fn ask(
         }
     };
     let (remote, stream) = to_first_of(&addresses, open).await?;
+    request((remote, stream), credentials, &page.path(), page.line_max()).await
+}
+
+/// Asks the agent at `address` for the output of its workers.
+///
+/// # Errors
+///
+/// Returns [`StreamError`] if it cannot be reached, does not answer as ragent, or refuses this client.
+pub async fn ask_logs(
+    address: SocketAddr,
+    credentials: &Credentials,
+    page: &LogsRequest,
+) -> Result<PageLines, StreamError> {
+    let stream = secure_stream::connect(address, credentials, ALPN_HTTP1).await;
+    let stream = stream.map_err(|error| opening_error(address, error))?;
+    match request((address, stream), credentials, &page.path(), limits::MAX_OUTPUT_LINE).await? {
+        Asked::Here(lines) => Ok(lines),
+        Asked::Elsewhere(_) => Err(protocol(address, "it names another process")),
+    }
+}
+
+/// Requests a page on an open connection.
+async fn request(
+    (remote, stream): (SocketAddr, SecureStream),
+    credentials: &Credentials,
+    path: &str,
+    line_max: usize,
+) -> Result<Asked<PageLines>, StreamError> {
     let opened = stream.end(remote);
-    let path = page.path();
-    let answer = match in_time(remote, HttpAnswer::request(stream, remote, &path)).await? {
+    let answer = match in_time(remote, HttpAnswer::request(stream, remote, path)).await? {
         Ok(answer) => answer,
         Err(source) => {
             // The TLS alert may be lost with the connection, so the process is asked again.
@@ -206,7 +237,7 @@ pub async fn ask(
         }
     };
     let status = answer.status();
-    let mut lines = PageLines { answer, remote, buffer: Vec::new(), line_max: page.line_max() };
+    let mut lines = PageLines { answer, remote, buffer: Vec::new(), line_max };
     if status == StatusCode::OK {
         return Ok(Asked::Here(lines));
     }

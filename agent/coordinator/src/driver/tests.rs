@@ -189,8 +189,8 @@ async fn proof_is_needed() {
 async fn observed_addresses_are_members() {
     let t = Fixture::new();
     let nat: IpAddr = "192.0.2.7".parse().unwrap();
-    let here = PeerAddress { ip: "127.0.0.1".parse().unwrap(), is_here: true };
-    let far = PeerAddress { ip: nat, is_here: false };
+    let here = PeerAddress { ip: "127.0.0.1".parse().unwrap(), is_here: true, is_own_user: true };
+    let far = PeerAddress { ip: nat, is_here: false, is_own_user: false };
     let mut first = t.register_from("a", Some(here)).await;
     let _others = (t.register_from("b", Some(far)).await, t.register_from("c", None).await);
     let admission = loop {

@@ -439,6 +439,7 @@ impl WorkersDriver {
                 debug!(?report, "report of the keeper during shutdown");
             }
         }
+        self.spec.measures.outputs.close();
         self.spec.logs.clean_up();
         info!(target: "ragent_node::workers", "all processes of this node have ended");
     }

@@ -10,6 +10,7 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::ffi::OsStrExt,
     },
+    path::PathBuf,
     sync::Arc,
 };
 
@@ -20,11 +21,15 @@ use ragent_base::{
         flow::{FlowOrder, StreamDestination},
         lines::Choice,
         logs::{LogFolder, WorkerFolder},
+        sources::{Content, OutputFile, Outputs},
         tail::SharedTail,
     },
-    spec::{Output, PrefixValues, Sink, Stream},
+    spec::{Output, PrefixValues, Stream},
 };
-use ragent_rendezvous::{ids::LocalRank, message::Admission};
+use ragent_rendezvous::{
+    ids::{GlobalRank, LocalRank},
+    message::Admission,
+};
 use tokio::sync::Notify;
 use tracing::warn;
 
@@ -52,8 +57,25 @@ pub(super) struct Prepared {
 #[derive(Debug, Default)]
 pub(super) struct WorkerFiles {
     pub(super) folder: Option<WorkerFolder>,
-    stdout: Option<Arc<File>>,
-    stderr: Option<Arc<File>>,
+    stdout: Option<LogOfStream>,
+    stderr: Option<LogOfStream>,
+}
+
+/// The file of a stream.
+#[derive(Debug)]
+struct LogOfStream {
+    file: File,
+    path: PathBuf,
+    /// Its length before the worker started.
+    begin: u64,
+}
+
+impl LogOfStream {
+    fn open(folder: &WorkerFolder, stream: Stream) -> io::Result<Self> {
+        let file = folder.open(stream)?;
+        let begin = file.metadata()?.len();
+        Ok(Self { file, path: folder.log_file(stream), begin })
+    }
 }
 
 /// Opens the output files for the workers of a round. If a file cannot be opened, that is logged: a
@@ -74,10 +96,10 @@ pub(super) fn prepare(
             None
         });
         let mut open = |stream| {
-            let wanted = matches!(output.sink(local_rank, stream), Sink::File | Sink::Tee);
+            let wanted = output.has_file(local_rank, stream);
             let folder = folder.as_ref().filter(|_| wanted)?;
-            let file = folder.open(stream).map_err(|error| errors.insert(error.to_string()));
-            file.ok().map(Arc::new)
+            let file = LogOfStream::open(folder, stream);
+            file.map_err(|error| errors.insert(error.to_string())).ok()
         };
         let (stdout, stderr) = (open(Stream::Stdout), open(Stream::Stderr));
         prepared.workers.insert(local_rank, WorkerFiles { folder, stdout, stderr });
@@ -102,6 +124,8 @@ pub(super) struct Plumbing {
     pub(super) stderr: StderrTail,
     /// The ends of the streams that are searched for training steps.
     pub(super) searched: Vec<SharedTail>,
+    /// The content of stdout and of stderr for readers; `None` if a stream does not pass through the agent.
+    pub(super) readable: [Option<Content>; 2],
 }
 
 /// Connects a worker's streams to their destinations. `output` is notified of new content in streams that are searched for training steps.
@@ -117,30 +141,41 @@ pub(super) fn plumb(
     files: &WorkerFiles,
     output: &Arc<Notify>,
 ) -> io::Result<Plumbing> {
+    let global_rank = GlobalRank(admission.first_global_rank.0.saturating_add(local_rank.0));
     let prefix = spec.output.prefix(PrefixValues {
         role: &spec.environment.role,
         local_rank,
-        global_rank: admission.first_global_rank.0.saturating_add(local_rank.0),
+        global_rank: global_rank.0,
         host_name: &spec.host_name,
     });
-    let connector = Connector { console: &spec.console, prefix: prefix.as_bytes(), choices };
+    let outputs = &spec.measures.outputs;
+    let connector =
+        Connector { console: &spec.console, prefix: prefix.as_bytes(), choices, outputs };
     let is_terminal = io::stderr().is_terminal();
-    let connect = |stream, tail| {
-        let sink = spec.output.sink(local_rank, stream);
-        connector.connect(
-            stream,
-            route(stream, sink, files.log(&spec.logs, stream), is_terminal),
-            tail,
-        )
+    let route_of = |stream| {
+        let sink = spec.output.sink(local_rank, global_rank, stream);
+        route(stream, sink, files.log(&spec.logs, stream), is_terminal)
     };
+    let [to_stdout, to_stderr] = [Stream::Stdout, Stream::Stderr].map(route_of);
     let stdin = io::stdin().as_fd().try_clone_to_owned()?;
     let watched = spec.step_pattern.as_ref().map(|_| Arc::clone(output));
-    let stdout_tail = watched.clone().map(SharedTail::sampled);
-    let stdout = connect(Stream::Stdout, stdout_tail.clone())?;
-    let tail = SharedTail::watched(watched.clone());
-    let stderr = connect(Stream::Stderr, Some(tail.clone()))?;
-    let mut searched =
-        stdout_tail.filter(|_| stdout.copy.is_some()).into_iter().collect::<Vec<_>>();
+    // Only the agent's memory has the end of lines that go to the console.
+    let stdout_tail = match to_stdout {
+        Route::Lines(None) => Some(SharedTail::readable(watched.clone())),
+        _ => watched.clone().map(SharedTail::sampled),
+    };
+    let tail = match to_stderr {
+        Route::Lines(None) | Route::Console => SharedTail::readable(watched.clone()),
+        _ => SharedTail::watched(watched.clone()),
+    };
+    let readable = [
+        readable(to_stdout, stdout_tail.as_ref(), files.stdout.as_ref()),
+        readable(to_stderr, Some(&tail), files.stderr.as_ref()),
+    ];
+    let stdout = connector.connect(Stream::Stdout, to_stdout, stdout_tail.clone())?;
+    let stderr = connector.connect(Stream::Stderr, to_stderr, Some(tail.clone()))?;
+    let searched_stdout = stdout_tail.filter(|_| watched.is_some() && stdout.copy.is_some());
+    let mut searched: Vec<_> = searched_stdout.into_iter().collect();
     let stderr_tail = match &stderr.copy {
         Some(_) => {
             searched.extend(watched.map(|_| tail.clone()));
@@ -150,7 +185,22 @@ pub(super) fn plumb(
     };
     let (drains, flows) = [stdout.copy, stderr.copy].into_iter().flatten().unzip();
     let fds = [stdin, stdout.fd, stderr.fd];
-    Ok(Plumbing { fds, flows, drains, stderr: stderr_tail, searched })
+    Ok(Plumbing { fds, flows, drains, stderr: stderr_tail, searched, readable })
+}
+
+/// Returns the content of a stream for readers; `None` if the stream does not pass through the agent.
+fn readable(
+    route: Route<&File>,
+    tail: Option<&SharedTail>,
+    file: Option<&LogOfStream>,
+) -> Option<Content> {
+    match route {
+        Route::File(_) | Route::Lines(Some(_)) => {
+            file.map(|log| Content::File(OutputFile::new(log.path.clone(), log.begin)))
+        }
+        Route::Lines(None) | Route::Console => tail.cloned().map(Content::Tail),
+        Route::Inherited | Route::Null => None,
+    }
 }
 
 impl WorkerFiles {
@@ -161,7 +211,9 @@ impl WorkerFiles {
         };
         match (logs, file) {
             (LogFolder::Nowhere, _) => LogFile::Disabled,
-            (LogFolder::Kept(_) | LogFolder::Temporary { .. }, Some(file)) => LogFile::Open(file),
+            (LogFolder::Kept(_) | LogFolder::Temporary { .. }, Some(log)) => {
+                LogFile::Open(&log.file)
+            }
             (LogFolder::Kept(_) | LogFolder::Temporary { .. }, None) => match &self.folder {
                 Some(_) => LogFile::NoFile,
                 None => LogFile::NoFolder,
@@ -177,6 +229,7 @@ struct Connector<'a> {
     prefix: &'a [u8],
     /// The filters for lines of stdout and of stderr.
     choices: &'a [Option<Choice>; 2],
+    outputs: &'a Arc<Outputs>,
 }
 
 /// A connected stream.
@@ -204,7 +257,8 @@ impl Connector<'_> {
             Route::File(file) => StreamDestination::File(file.try_clone()?.into()),
             Route::Lines(file) => self.lines(stream, file)?,
         };
-        let capture = capture::start(self.console.clone(), destination, tail)?;
+        let capture =
+            capture::start(self.console.clone(), destination, tail, Arc::clone(self.outputs))?;
         Ok(Connected { fd: capture.fd, copy: Some((capture.drain, capture.handed_over)) })
     }
 

@@ -180,6 +180,15 @@ impl WorkersDriver {
         if let Some(group) = &mut self.group {
             group.workers.insert(local_rank, worker);
         }
+        if let Some(group) = &self.group {
+            let (round, first) = (group.admission.round, group.admission.first_global_rank.0);
+            let rank = first.saturating_add(local_rank.0);
+            let streams = [Stream::Stdout, Stream::Stderr].into_iter().zip(plumbing.readable);
+            for (stream, content) in streams {
+                let id = (round.term.0, round.round.0);
+                self.spec.measures.outputs.add(id, rank, stream, content);
+            }
+        }
         self.drains.add(local_rank.0, plumbing.drains);
         let fds = plumbing.fds.into_iter().chain(fds.into_iter().flatten()).collect();
         self.order(Order::Spawn(program), fds).await;

@@ -54,7 +54,7 @@ pub(super) fn route<F>(stream: Stream, sink: Sink, log: LogFile<F>, is_terminal:
 #[cfg(test)]
 mod tests {
     use ragent_base::spec::{Output, StreamMap};
-    use ragent_rendezvous::ids::LocalRank;
+    use ragent_rendezvous::ids::{GlobalRank, LocalRank};
 
     use super::*;
 
@@ -66,8 +66,9 @@ mod tests {
     ) -> [Route<()>; 2] {
         let map = StreamMap { redirects: redirects.parse().unwrap(), tee: tee.parse().unwrap() };
         let output = Output { map, ..Output::default() };
-        [Stream::Stdout, Stream::Stderr]
-            .map(|stream| route(stream, output.sink(LocalRank(0), stream), log, is_terminal))
+        [Stream::Stdout, Stream::Stderr].map(|stream| {
+            route(stream, output.sink(LocalRank(0), GlobalRank(0), stream), log, is_terminal)
+        })
     }
 
     /// `--redirects` and `--tee` select file, console or both for each stream. Only a tee adds a prefix.
@@ -130,7 +131,7 @@ mod tests {
     #[test]
     fn marked_lines_have_no_file() {
         let output = Output { marks_lines: true, ..Output::default() };
-        let sink = output.sink(LocalRank(0), Stream::Stderr);
+        let sink = output.sink(LocalRank(0), GlobalRank(0), Stream::Stderr);
         for log in [LogFile::Disabled, LogFile::NoFolder, LogFile::NoFile] {
             for is_terminal in [false, true] {
                 let found = route::<()>(Stream::Stderr, sink, log, is_terminal);

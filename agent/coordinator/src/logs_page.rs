@@ -1,0 +1,334 @@
+//! Serves `GET /v1/logs`: the output of this node's workers, as JSON lines.
+//!
+//! The output may contain secrets. It crosses the network only if the job has a secret or certificates. Otherwise this user and root read it
+//! on this machine.
+
+use std::{sync::Arc, time::Instant};
+
+use axum::{
+    Extension, Router,
+    body::Bytes,
+    extract::{RawQuery, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use ragent_base::{
+    net::connection::PeerAddress,
+    output::{
+        limits::OUTPUT_LINE_PATIENCE,
+        sources::{Cursor, Outputs, RoundOutputs, Start},
+    },
+    spec::{RankRanges, Stream},
+    sys::{clock, host::ThisHost},
+};
+use serde::{Deserialize, Serialize};
+use tokio::{sync::mpsc, task::spawn_blocking};
+use tokio_stream::wrappers::ReceiverStream;
+use tracing::debug;
+
+use super::{
+    metrics::MetricsPage,
+    readers::{self, ReaderPlace, Readers, send},
+    relay::{Asker, Refusal, unavailable},
+};
+use crate::limits;
+
+/// The path of the page.
+pub const LOGS_PATH: &str = "/v1/logs";
+
+/// The page, for a limited number of readers.
+#[derive(Clone)]
+pub(super) struct LogsPage {
+    /// The page that knows this node.
+    pub(super) node: Arc<MetricsPage>,
+    pub(super) readers: Readers,
+    /// True if members of the job have proven that they are.
+    pub(super) is_secured: bool,
+}
+
+/// A request for the output of a node's workers.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct LogsRequest {
+    /// The global ranks of the workers; all if `None`.
+    pub ranks: Option<RankRanges>,
+    /// True if later output is requested as well, until the agent ends.
+    pub follow: bool,
+    /// The newest lines of each stream that are requested, at most this many; the whole stream if `None`.
+    pub newest: Option<usize>,
+}
+
+/// A line of the answer.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogsMessage {
+    /// The node: the first line, and again if the numbers have changed.
+    Node {
+        /// Its host name.
+        host: String,
+        /// The number of streams that are read.
+        streams: usize,
+        /// The numbers of workers whose stdout and stderr cannot be read, because they do not pass through the agent.
+        unread: [usize; 2],
+    },
+    /// Output of a worker.
+    Output {
+        /// Its global rank.
+        rank: u32,
+        /// True for stderr.
+        is_stderr: bool,
+        /// The round.
+        round: u64,
+        /// True if the output was there before the request.
+        is_old: bool,
+        /// The lines before these that were left out, because the reader was too slow.
+        skipped: u64,
+        /// The lines.
+        lines: Vec<String>,
+    },
+    /// A stream that cannot be read any more.
+    Failed {
+        /// The global rank of the worker.
+        rank: u32,
+        /// True for stderr.
+        is_stderr: bool,
+        /// The error.
+        error: String,
+    },
+}
+
+impl LogsRequest {
+    /// Returns the path and the query of the request.
+    pub fn path(&self) -> String {
+        let ranks = self.ranks.as_ref().map(|ranks| format!("ranks={ranks}"));
+        let newest = self.newest.map(|newest| format!("newest={newest}"));
+        let follow = self.follow.then(|| "follow".to_owned());
+        let query: Vec<String> = ranks.into_iter().chain(newest).chain(follow).collect();
+        format!("{LOGS_PATH}?{}", query.join("&"))
+    }
+
+    /// Reads `ranks=RANKS`, `newest=N` and `follow` in the query of a request.
+    fn read(query: &str) -> Result<Self, String> {
+        let mut request = Self { ranks: None, follow: false, newest: None };
+        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+            match parameter.split_once('=').unwrap_or((parameter, "")) {
+                ("ranks", ranks) => {
+                    let ranks = ranks.parse();
+                    request.ranks = Some(ranks.map_err(|()| {
+                        "`ranks` must be a list of ranks, such as `ranks=0,8-15`".to_owned()
+                    })?);
+                }
+                ("newest", newest) => {
+                    let newest = newest.parse();
+                    request.newest = Some(newest.map_err(|_| {
+                        "`newest` must be a number of lines, such as `newest=10`".to_owned()
+                    })?);
+                }
+                ("follow", "" | "1" | "true") => request.follow = true,
+                ("follow", "0" | "false") => request.follow = false,
+                (name, value) => {
+                    return Err(format!(
+                        "unknown parameter `{name}={value}`; there are `ranks=RANKS`, `newest=N` and `follow`"
+                    ));
+                }
+            }
+        }
+        Ok(request)
+    }
+}
+
+/// Returns the route of the page.
+pub(super) fn route(page: LogsPage) -> Router {
+    Router::new().route(LOGS_PATH, get(answer).with_state(page))
+}
+
+async fn answer(
+    State(page): State<LogsPage>,
+    Extension(peer): Extension<PeerAddress>,
+    asker: Asker,
+    RawQuery(query): RawQuery,
+) -> Response {
+    if !(page.is_secured || peer.is_own_user) {
+        let why = "the output of workers crosses the network only in jobs with a secret (`ragent secret --init`)\n";
+        return (StatusCode::FORBIDDEN, why).into_response();
+    }
+    let request = match LogsRequest::read(query.as_deref().unwrap_or_default()) {
+        Ok(request) => request,
+        Err(why) => return (StatusCode::BAD_REQUEST, why + "\n").into_response(),
+    };
+    let Some(node) = page.node.node() else {
+        return (StatusCode::NOT_FOUND, "this process has no workers\n").into_response();
+    };
+    let LogsPage { readers, .. } = &page;
+    let place = match request.follow {
+        true => readers.follow(asker.origin),
+        false => readers.read_once(asker.origin),
+    };
+    let place = match place {
+        Ok(place) => place,
+        Err(why) => return Refusal::Other(unavailable(why)).into_response(),
+    };
+    let (to, parts) = mpsc::channel(1);
+    tokio::spawn(pass_on(Arc::clone(&node.outputs), request, to, place));
+    readers::answer_lines(ReceiverStream::new(parts))
+}
+
+/// Sends output to a client, until it has all of it or, if the client follows, until this node or the client ends.
+async fn pass_on(
+    outputs: Arc<Outputs>,
+    request: LogsRequest,
+    to: mpsc::Sender<Bytes>,
+    _place: ReaderPlace,
+) {
+    let follow = request.follow;
+    let mut changes = outputs.subscribe();
+    let mut reading = Reading::new(request);
+    loop {
+        let is_closed = *changes.borrow_and_update();
+        let node = reading.update(&outputs.rounds());
+        // The disk may be slow.
+        let read = spawn_blocking(move || {
+            let messages = reading.read(clock::now_blocking());
+            (reading, messages)
+        });
+        let Ok((read, mut messages)) = read.await else { return };
+        reading = read;
+        messages.splice(0..0, node);
+        if !messages.is_empty() {
+            if !send(&to, lines(&messages).into()).await {
+                return;
+            }
+            continue;
+        }
+        if !follow || is_closed {
+            let rest = reading.rest();
+            if !rest.is_empty() {
+                // The client may have ended.
+                send(&to, lines(&rest).into()).await;
+            }
+            return;
+        }
+        let begun = reading.has_begun_line().then(|| clock::now() + OUTPUT_LINE_PATIENCE);
+        tokio::select! {
+            changed = changes.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+            }
+            () = clock::until(begun) => {}
+            () = to.closed() => return,
+        }
+        // Lines that follow each other quickly are sent together.
+        clock::until(Some(clock::now() + limits::OUTPUT_PAUSE)).await;
+    }
+}
+
+fn lines(messages: &[LogsMessage]) -> String {
+    let line = |message| serde_json::to_string(message).expect("messages have text keys") + "\n";
+    messages.iter().map(line).collect()
+}
+
+/// The positions of a client in all streams.
+struct Reading {
+    request: LogsRequest,
+    streams: Vec<Cursor>,
+    /// The stream that is read next.
+    next: usize,
+    /// The numbers that the client knows.
+    node: Option<(usize, [usize; 2])>,
+    /// True until the streams that were there at first are known.
+    is_first: bool,
+}
+
+impl Reading {
+    fn new(request: LogsRequest) -> Self {
+        Self { request, streams: Vec::new(), next: 0, node: None, is_first: true }
+    }
+
+    /// Adds new streams. Returns a message if the client does not know the numbers of streams.
+    fn update(&mut self, rounds: &[RoundOutputs]) -> Option<LogsMessage> {
+        let is_wanted = |rank| self.request.ranks.as_ref().is_none_or(|ranks| ranks.contains(rank));
+        let all = rounds.iter().flat_map(|round| &round.streams);
+        let wanted: Vec<_> = all.filter(|stream| is_wanted(stream.rank)).collect();
+        // Streams of older rounds were read to their ends.
+        self.streams.retain(|known| wanted.iter().any(|stream| Arc::ptr_eq(stream, &known.stream)));
+        for stream in wanted {
+            if self.streams.iter().any(|known| Arc::ptr_eq(&known.stream, stream)) {
+                continue;
+            }
+            let newest = self.request.newest.filter(|_| self.is_first);
+            let start = newest.map_or(Start::Begin, Start::Newest);
+            self.streams.push(Cursor::new(Arc::clone(stream), start));
+        }
+        self.is_first = false;
+        let unread = rounds.last().map_or([0; 2], |newest| newest.unread);
+        let node = (self.streams.len(), unread);
+        (self.node.replace(node) != Some(node)).then(|| LogsMessage::Node {
+            host: ThisHost.name(),
+            streams: node.0,
+            unread,
+        })
+    }
+
+    /// Reads a part of what is new; nothing if there is nothing new.
+    fn read(&mut self, now: Instant) -> Vec<LogsMessage> {
+        let mut messages = Vec::new();
+        let mut len = 0;
+        // Each stream has its turn, also if others have much.
+        for _ in 0..self.streams.len() {
+            let at = self.next % self.streams.len();
+            self.next = at + 1;
+            let Some(cursor) = self.streams.get_mut(at) else { break };
+            let is_old = cursor.is_new();
+            if !is_old && !self.request.follow {
+                continue;
+            }
+            let (rank, round) = (cursor.stream.rank, cursor.stream.round);
+            let is_stderr = cursor.stream.stream == Stream::Stderr;
+            match cursor.read(now) {
+                Ok(part) if part.lines.is_empty() && part.skipped == 0 => {}
+                Ok(part) => {
+                    len += part.lines.iter().map(String::len).sum::<usize>();
+                    let (lines, skipped) = (part.lines, part.skipped);
+                    messages.push(LogsMessage::Output {
+                        rank,
+                        is_stderr,
+                        round,
+                        is_old,
+                        skipped,
+                        lines,
+                    });
+                }
+                Err(error) => {
+                    debug!(%error, rank, "failed to read the output of a worker");
+                    let error = error.to_string();
+                    messages.push(LogsMessage::Failed { rank, is_stderr, error });
+                }
+            }
+            if len >= limits::OUTPUT_SENT {
+                break;
+            }
+        }
+        messages
+    }
+
+    /// Returns the lines that have begun and will not end.
+    fn rest(&mut self) -> Vec<LogsMessage> {
+        let rest = self.streams.iter_mut().filter_map(|cursor| {
+            let line = cursor.take_begun()?;
+            Some(LogsMessage::Output {
+                rank: cursor.stream.rank,
+                is_stderr: cursor.stream.stream == Stream::Stderr,
+                round: cursor.stream.round,
+                is_old: !self.request.follow,
+                skipped: 0,
+                lines: vec![line],
+            })
+        });
+        rest.collect()
+    }
+
+    fn has_begun_line(&self) -> bool {
+        self.streams.iter().any(Cursor::has_begun_line)
+    }
+}

@@ -1,0 +1,344 @@
+//! Prints the output of all workers of a job, the same line of many ranks only once: `ragent logs`.
+//!
+//! 1. `nodes` chooses the nodes by the state of the job. With `--follow`, each new state may add some.
+//! 2. `reader` reads the output of one node, from its agent.
+//! 3. `assembly` joins tracebacks, `collapse` joins the same line of several ranks, and `printer` prints.
+
+mod assembly;
+mod collapse;
+mod nodes;
+mod printer;
+mod reader;
+
+use std::{
+    collections::BTreeMap,
+    io::{self, ErrorKind, IsTerminal, Write},
+    ops::ControlFlow,
+    pin::pin,
+    process::ExitCode,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use ragent_base::{
+    cli::LogsArgs,
+    report::fold,
+    secret::Credentials,
+    spec::{Argument, LinePattern},
+    sys::{clock, host::ThisHost},
+};
+use ragent_coordinator::{
+    client::{JobPage, StateStream, StreamError},
+    logs_page::{LogsMessage, LogsRequest},
+};
+use ragent_proto::printable;
+use ragent_rendezvous::{ids::NodeId, snapshot::Snapshot};
+use tokio::{
+    sync::{mpsc, watch},
+    task::{AbortHandle, JoinSet},
+};
+
+use self::{
+    nodes::{ReadNode, Wanted},
+    printer::{Form, Printer},
+    reader::{FromNode, read_node},
+};
+use super::{
+    asked_job::asked_job,
+    error::{LaunchError, system},
+    find_coordinator::{FoundJob, find_coordinator},
+    follow::{self, Reader, follow},
+    runtime, stacks,
+};
+
+/// The lines of each stream with which `--follow` begins, as with `tail`.
+const FOLLOWED_FROM: usize = 10;
+
+/// The lines of each stream that are printed without `--follow`.
+const NEWEST: usize = 2_000;
+
+/// The messages of nodes that wait to be printed.
+const QUEUE: usize = 16;
+
+/// The time that nodes have to send their last output when the job has ended.
+const LAST_OUTPUT: Duration = Duration::from_secs(2);
+
+/// The time after which `--follow` prints what it cannot read.
+const NOTES_AFTER: Duration = Duration::from_secs(1);
+
+/// Prints the output of the workers of a job.
+///
+/// # Errors
+///
+/// Returns [`LaunchError`] if an argument is invalid, the job is unknown, or no output can be read.
+pub fn print(args: &LogsArgs) -> Result<ExitCode, LaunchError> {
+    let ranks = args.ranks.as_deref().map(stacks::ranks).transpose()?;
+    let wanted = Wanted::read(ranks, args.host.as_deref())?;
+    let pattern =
+        args.grep.as_deref().map(|text| LinePattern::read(&Argument::new("--grep", text)));
+    let form = Form {
+        is_raw: args.raw,
+        is_json: args.json,
+        follows: args.follow,
+        is_terminal: io::stdout().is_terminal(),
+    };
+    let printer = Printer::new(form, pattern.transpose()?);
+    let (job, credentials) = asked_job(&args.asked)?;
+    runtime::block_on(async {
+        let found = find_coordinator(job.clone(), &credentials).await?;
+        let (to, states) = watch::channel(found.snapshot.clone());
+        let mut reading = Reading::new(wanted, printer, found.credentials.clone());
+        if args.follow {
+            let mut watcher = StateWatcher(to);
+            let following = follow(&job, &credentials, found, &mut watcher);
+            reading.run(following, states).await
+        } else {
+            reading.run(std::future::pending(), states).await
+        }
+    })??;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Passes on each state of the job.
+struct StateWatcher(watch::Sender<Snapshot>);
+
+impl Reader for StateWatcher {
+    type Stream = StateStream;
+    type Part = Box<Snapshot>;
+    const PATIENCE: Option<Duration> = Some(follow::PATIENCE);
+
+    async fn open(&mut self, at: &FoundJob) -> Result<Option<StateStream>, LaunchError> {
+        Ok(at.open(JobPage::States).await?.map(Into::into))
+    }
+
+    async fn next(states: &mut StateStream) -> Result<Option<Box<Snapshot>>, StreamError> {
+        states.next().await
+    }
+
+    async fn receive(&mut self, snapshot: Box<Snapshot>) -> Result<ControlFlow<()>, LaunchError> {
+        let is_over = snapshot.outcome.is_some();
+        self.0.send_replace(*snapshot);
+        Ok(if is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    }
+
+    async fn end(&mut self, _failure: Option<&LaunchError>) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+/// A node that is read, or was.
+struct Node {
+    host: Arc<str>,
+    task: AbortHandle,
+    has_ended: bool,
+    /// The number of streams that can be read.
+    streams: usize,
+    /// The numbers of workers whose stdout and stderr cannot be read.
+    unread: [usize; 2],
+    /// The reason why it, or a stream of it, is not read.
+    error: Option<String>,
+}
+
+/// The reading of all nodes.
+struct Reading {
+    wanted: Wanted,
+    printer: Printer,
+    credentials: Credentials,
+    nodes: BTreeMap<NodeId, Node>,
+    tasks: JoinSet<()>,
+    /// The reasons why nodes are not read, by the newest state.
+    notes: Vec<String>,
+    /// The notes that were printed.
+    noted: Vec<String>,
+}
+
+impl Reading {
+    fn new(wanted: Wanted, printer: Printer, credentials: Credentials) -> Self {
+        Self {
+            wanted,
+            printer,
+            credentials,
+            nodes: BTreeMap::new(),
+            tasks: JoinSet::new(),
+            notes: Vec::new(),
+            noted: Vec::new(),
+        }
+    }
+
+    /// Prints output until all nodes were read, or the job has ended.
+    async fn run(
+        &mut self,
+        following: impl Future<Output = Result<(), LaunchError>>,
+        mut states: watch::Receiver<Snapshot>,
+    ) -> Result<(), LaunchError> {
+        let mut following = pin!(following);
+        let follows = self.printer.follows();
+        let (to, mut received) = mpsc::channel(QUEUE);
+        let snapshot = states.borrow_and_update().clone();
+        self.update(&snapshot, &to, Some(if follows { FOLLOWED_FROM } else { NEWEST }));
+        let mut notes_at = follows.then(|| clock::now() + NOTES_AFTER);
+        // The time at which the command ends, and its result.
+        let mut last: Option<Instant> = None;
+        let mut result = Ok(());
+        loop {
+            self.printer.handle_time(clock::now());
+            if self.flush()?.is_break() {
+                return Ok(());
+            }
+            let all_have_ended = self.nodes.values().all(|node| node.has_ended);
+            if all_have_ended && (!follows || last.is_some()) {
+                break;
+            }
+            tokio::select! {
+                biased;
+                Some(from) = received.recv() => self.handle(from),
+                Ok(()) = states.changed(), if last.is_none() => {
+                    let snapshot = states.borrow_and_update().clone();
+                    self.update(&snapshot, &to, None);
+                }
+                followed = &mut following, if last.is_none() => {
+                    result = followed;
+                    last = Some(clock::now() + LAST_OUTPUT);
+                }
+                () = clock::until(self.printer.due()) => {}
+                () = clock::until(notes_at) => {
+                    notes_at = None;
+                    self.print_notes()?;
+                }
+                () = clock::until(last) => break,
+            }
+        }
+        self.printer.finish(clock::now());
+        if self.flush()?.is_break() {
+            return Ok(());
+        }
+        self.print_notes()?;
+        result?;
+        match self.nodes.values().any(|node| node.streams > 0) {
+            true => Ok(()),
+            false => Err(self.nothing_read()),
+        }
+    }
+
+    /// Reads the nodes that are new in this state of the job, from their newest lines on. Without a number of lines, all that they have
+    /// printed is new.
+    fn update(&mut self, snapshot: &Snapshot, to: &mpsc::Sender<FromNode>, newest: Option<usize>) {
+        let here = ThisHost.addresses();
+        let is_here = |ip| here.contains(&ip);
+        let chosen = self.wanted.choose(snapshot, self.credentials.is_secured(), is_here);
+        self.notes = chosen.notes;
+        for ReadNode { id, host, address } in chosen.nodes {
+            if self.nodes.contains_key(&id) {
+                continue;
+            }
+            let follow = self.printer.follows();
+            let request = LogsRequest { ranks: self.wanted.ranks.clone(), follow, newest };
+            let node = ReadNode { id: id.clone(), host: host.clone(), address };
+            let read = read_node(node, self.credentials.clone(), request, to.clone());
+            let node = Node {
+                host: host.into(),
+                task: self.tasks.spawn(read),
+                has_ended: false,
+                streams: 0,
+                unread: [0; 2],
+                error: None,
+            };
+            self.nodes.insert(id, node);
+        }
+        // A node that is gone is not asked again.
+        for (id, node) in &mut self.nodes {
+            if node.error.is_some() && !snapshot.nodes.iter().any(|known| known.node_id == *id) {
+                node.task.abort();
+                node.has_ended = true;
+            }
+        }
+    }
+
+    fn handle(&mut self, from: FromNode) {
+        match from {
+            FromNode::Messages(id, messages) => {
+                let Some(node) = self.nodes.get_mut(&id) else { return };
+                for message in messages {
+                    match message {
+                        LogsMessage::Node { streams, unread, .. } => {
+                            (node.streams, node.unread) = (streams, unread);
+                        }
+                        LogsMessage::Failed { rank, is_stderr, error } => {
+                            let stream = if is_stderr { "stderr" } else { "stdout" };
+                            node.error = Some(format!("{stream} of rank {rank}: {error}"));
+                        }
+                        LogsMessage::Output { .. } => {
+                            self.printer.handle(clock::now(), &node.host, message);
+                        }
+                    }
+                }
+            }
+            FromNode::Broken(id, error) => {
+                if let Some(node) = self.nodes.get_mut(&id) {
+                    node.error = Some(format!("{error}; lines may be missing"));
+                }
+            }
+            FromNode::Ended(id, error) => {
+                if let Some(node) = self.nodes.get_mut(&id) {
+                    node.has_ended = true;
+                    node.error = error.or(node.error.take());
+                }
+            }
+        }
+    }
+
+    /// Prints the text. Returns `Break` if nobody reads it any more.
+    fn flush(&mut self) -> Result<ControlFlow<()>, LaunchError> {
+        let text = std::mem::take(&mut self.printer.text);
+        let mut stdout = io::stdout().lock();
+        match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+            Ok(()) => Ok(ControlFlow::Continue(())),
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ControlFlow::Break(())),
+            Err(error) => Err(system("print the output of the workers")(error)),
+        }
+    }
+
+    /// Returns the nodes and streams that are not read, each with the reason.
+    fn notes(&self) -> Vec<String> {
+        let mut hosts: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        for node in self.nodes.values() {
+            let unread = match node.unread {
+                [0, 0] => None,
+                [_, 0] => Some("stdout"),
+                [0, _] => Some("stderr"),
+                [_, _] => Some("stdout and stderr"),
+            };
+            let unread = unread.map(|streams| {
+                format!("{streams} not read: the workers write directly to the agent's (start with -r 3 or -t 3)")
+            });
+            let error = node.error.as_ref().map(|error| format!("not read: {error}"));
+            for why in unread.into_iter().chain(error) {
+                hosts.entry(why).or_default().push(&node.host);
+            }
+        }
+        let of_nodes =
+            hosts.into_iter().map(|(why, hosts)| format!("{}: {why}", fold::names(hosts)));
+        of_nodes.chain(self.notes.iter().cloned()).collect()
+    }
+
+    /// Prints new notes to stderr.
+    fn print_notes(&mut self) -> Result<(), LaunchError> {
+        let notes = self.notes();
+        let new = notes.iter().filter(|note| !self.noted.contains(note));
+        let text: String = new.map(|note| printable(note) + "\n").collect();
+        self.noted = notes;
+        io::stderr().lock().write_all(text.as_bytes()).map_err(system("print to stderr"))
+    }
+
+    fn nothing_read(&self) -> LaunchError {
+        let why = match (self.nodes.is_empty(), self.noted.is_empty()) {
+            (true, true) => {
+                "no such rank or host is in the newest round (`ragent status` shows its members)"
+            }
+            (false, true) => "no worker was started yet",
+            (_, false) => "the lines above have the reasons",
+        };
+        let report = format!("error: failed to read the output of the workers: {why}");
+        LaunchError::Command { code: 1, report }
+    }
+}

@@ -1,0 +1,62 @@
+//! Runs the recipe for alerts as docs/events.md prints it.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpListener,
+    os::unix::fs::symlink,
+};
+
+use crate::support::{Sandbox, is_there};
+
+/// Returns the first block of code below a heading of a page.
+fn recipe(page: &str, heading: &str) -> String {
+    let (_, section) = page.split_once(heading).expect("the page has the heading");
+    let lines = section.lines().skip_while(|line| !line.starts_with("    "));
+    let block = lines.take_while(|line| line.starts_with("    "));
+    block.map(|line| format!("{}\n", line.trim_start_matches("    "))).collect()
+}
+
+/// The end of a job reaches the chat, and events of other kinds do not.
+#[test]
+fn recipe_for_alerts_sends_messages() {
+    if ["bash", "curl", "jq"].iter().any(|program| !is_there(program)) {
+        return;
+    }
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/events.md"));
+    let recipe = recipe(&page.unwrap(), "\n## Alerts\n");
+    let sandbox = Sandbox::new();
+    let chat = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("url = http://{}/services/T0\n", chat.local_addr().unwrap());
+    let header = "header = \"Content-Type: application/json\"\n";
+    fs::write(sandbox.path(".hook"), url + header).unwrap();
+    fs::create_dir(sandbox.path("bin")).unwrap();
+    symlink(env!("CARGO_BIN_EXE_ragent"), sandbox.path("bin/ragent")).unwrap();
+    let orders = sandbox.orders(0);
+    let mut agent = sandbox.ragent("--rdzv-endpoint 127.0.0.1:0 --no-python obey.sh").start();
+    agent.endpoint();
+    agent.worker();
+    let path = format!("{}:{}", sandbox.path("bin").display(), std::env::var("PATH").unwrap());
+    let alerts = sandbox.program("bash").arg("-c").arg(recipe).env("HOME", sandbox.path(""));
+    let alerts = alerts.env("PATH", path).start();
+    orders.give("exit 7");
+    agent.end().assert_code(1);
+    let (stream, _) = chat.accept().unwrap();
+    let mut reader = BufReader::new(stream);
+    let (mut head, mut line) = (String::new(), String::new());
+    while reader.read_line(&mut line).unwrap() > 2 {
+        head += &std::mem::take(&mut line);
+    }
+    assert!(head.starts_with("POST /services/T0 ") && head.contains("application/json"), "{head}");
+    let (_, length) = head.split_once("Content-Length: ").unwrap();
+    let mut body = vec![0; length.split_whitespace().next().unwrap().parse().unwrap()];
+    reader.read_exact(&mut body).unwrap();
+    let mut stream = reader.into_inner();
+    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+    let message: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    let text = message["text"].as_str().unwrap();
+    assert!(text.contains("rank 0") && text.contains("exited with code 7"), "{text}");
+    let end = alerts.end();
+    end.assert_code(0);
+    assert_eq!(end.stderr, "");
+}
