@@ -301,6 +301,7 @@ pub fn notice_over(end: &NoticeEnd) -> String {
     let seconds = after.as_secs_f64();
     match step {
         Some(step) => {
+            let step = grouped(*step);
             format!("notice {number}: all ranks have saved step {step} after {seconds:.1} s")
         }
         None if *has_saved => {
