@@ -331,7 +331,9 @@ pub fn waiting(reason: WaitReason) -> &'static str {
         WaitReason::Unhealthy => {
             "this machine is unhealthy, and takes part again when a check finds nothing"
         }
-        WaitReason::Excluded => "this host is excluded, and takes part again when it is no longer",
+        WaitReason::Excluded => {
+            "this host is excluded, and takes part again when `--exclude-command` does not print it"
+        }
     }
 }
 
