@@ -194,7 +194,7 @@ fn program_may_print_notices() {
     let end = agent.end();
     end.assert_code(5);
     end.assert_stderr(&["has ended; starting it again after a pause"]);
-    assert_eq!(end.stderr.matches("that is no notice").count(), 1, "{}", end.stderr);
+    assert_eq!(end.stderr.matches("that is not a notice").count(), 1, "{}", end.stderr);
     sandbox.assert_nothing_left();
 }
 

@@ -104,7 +104,7 @@ def save(step: SupportsIndex, state: MutableMapping[str, Any], replicated: bool 
     True at once. Random numbers are not saved then: after `load`, each rank seeds its generators by its rank, the step and
     `torch.initial_seed()`.
 
-    A checkpoint that was taken is not safe yet: `newest_whole` tells which one is.
+    A checkpoint that was taken is not safe yet: `newest_whole` returns the newest step that is.
     """
     global _last
     number = checked_step(step)

@@ -34,8 +34,8 @@ pub struct CoordinatorArgs {
     /// Append the events of the job to this file while this process coordinates it, one JSON object a line
     #[arg(long, value_name = "FILE")]
     pub journal: Option<String>,
-    /// Program that prints the hosts that get no place, one with its reason on each line. It runs every minute while this process
-    /// coordinates [default: none]
+    /// Program that prints the hosts that the job must not use, one on each line, followed by the reason. It runs every minute while this
+    /// process coordinates [default: none]
     #[arg(long, alias = "exclude_command", value_name = "COMMAND")]
     pub exclude_command: Option<String>,
     /// Number of nodes, as given to the nodes of the job

@@ -92,8 +92,8 @@ pub struct JobArgs {
         help_heading = FAILURES
     )]
     pub max_restarts: Option<String>,
-    /// Seconds for which all ranks may save after a notice, such as SIGTERM to an agent. Give all nodes the same. The node leaves after
-    /// that, and no step is done again. 0: it leaves at once [default: 0]
+    /// Seconds for which all ranks may save after a notice, such as SIGTERM to an agent, before its node leaves. No step is then done again.
+    /// The same on all nodes. 0: the node leaves at once [default: 0]
     #[arg(long, allow_negative_numbers = true, value_name = "SECONDS", help_heading = FAILURES)]
     pub notice: Option<String>,
     /// Training script and its arguments. All flags of ragent come before it

@@ -16,13 +16,13 @@ pub struct NoticeArgs {
     /// Wait until all ranks have saved, and exit with 1 if they have not. For `save`, wait for the ranks on this machine
     #[arg(long)]
     pub wait: bool,
-    /// Job that is meant [default: all of your jobs with an agent on this machine]
+    /// Only the agents of this job [default: all of your agents on this machine]
     #[arg(long, alias = "rdzv_id", value_name = "ID")]
     pub rdzv_id: Option<String>,
-    /// User whose agents are meant; for root [default: you]
+    /// Only for root: the agents of this user [default: yours]
     #[arg(long, value_name = "NAME", conflicts_with = "runtime_dir")]
     pub user: Option<String>,
-    /// Folder in which the agents are registered, if it is not the usual one of their user; for root
+    /// Only for root: the folder in which the agents are registered, if it is not the usual one of their user
     #[arg(long, alias = "runtime_dir", value_name = "DIR")]
     pub runtime_dir: Option<PathBuf>,
     /// Text for people, such as the reason

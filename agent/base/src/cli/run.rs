@@ -314,8 +314,8 @@ pub struct LaunchArgs {
     /// What is watched to find a bad machine: a list of gpu, nic (network ports) and disk (folders), or off [default: gpu,nic,disk]
     #[arg(long, value_name = "LIST", help_heading = FAILURES, hide_short_help = true)]
     pub health: Option<String>,
-    /// Program that checks this machine before workers start. Its exit code: 0 if the machine is healthy, 75 if the program cannot tell now,
-    /// any other if the machine must not be used [default: none]
+    /// Program that checks this machine before workers start. Its exit code: 0 if the machine is healthy, 75 if there is no result now, any
+    /// other if the machine must not be used [default: none]
     #[arg(
         long,
         alias = "health_check",
@@ -334,8 +334,8 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub health_timeout: Option<String>,
-    /// Program that prints the hosts that get no place, one with its reason on each line. It runs every minute on the node that coordinates,
-    /// so give it to all nodes [default: none]
+    /// Program that prints the hosts that the job must not use, one on each line, followed by the reason. It runs every minute on the node
+    /// that coordinates, so give it to all nodes [default: none]
     #[arg(
         long,
         alias = "exclude_command",
@@ -344,8 +344,8 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub exclude_command: Option<String>,
-    /// Failures in a row without a new training step after which the job is closed, from 2 to 8, the same on all nodes. For scripts that
-    /// report steps. 0: it is never closed [default: 3; as torchrun: 0]
+    /// Failures in a row without a new training step after which the job is closed, from 2 to 8, the same on all nodes. 0: it is not closed.
+    /// Only for scripts that report steps [default: 3; as torchrun: 0]
     #[arg(
         long,
         alias = "no_progress_limit",
@@ -365,7 +365,7 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub memory_limit: Option<String>,
-    /// Copies of these checkpoints on another node, 0 or 1, the same on all nodes [default: 1]
+    /// Copies of the checkpoints in memory on another node, 0 or 1, the same on all nodes [default: 1]
     #[arg(
         long,
         alias = "memory_copies",
@@ -374,7 +374,7 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub memory_copies: Option<String>,
-    /// Name of what this node is lost with, such as its rack. No copy stays there [default: $NODE_NAME, or the host]
+    /// Name of what this node is lost with, such as its rack. Copies of its checkpoints are kept elsewhere [default: $NODE_NAME, or the host]
     #[arg(
         long,
         alias = "failure_domain",
@@ -405,8 +405,8 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub standby: Option<String>,
-    /// Start torch's worker server in workers that start from standbys, so that the agent sees their collectives if they make no progress.
-    /// Only with --standby
+    /// Start torch's worker server in workers that start from standbys. The agent then sees their collectives if the job stands still. Only
+    /// with --standby
     #[arg(long, help_heading = FAILURES, hide_short_help = true)]
     pub observe: bool,
     /// The authentication of the job.

@@ -301,6 +301,7 @@ pub fn notice_over(end: &NoticeEnd) -> String {
     let seconds = after.as_secs_f64();
     match step {
         Some(step) => {
+            let step = grouped(*step);
             format!("notice {number}: all ranks have saved step {step} after {seconds:.1} s")
         }
         None if *has_saved => {
@@ -330,7 +331,9 @@ pub fn waiting(reason: WaitReason) -> &'static str {
         WaitReason::Unhealthy => {
             "this machine is unhealthy, and takes part again when a check finds nothing"
         }
-        WaitReason::Excluded => "this host is excluded, and takes part again when it is no longer",
+        WaitReason::Excluded => {
+            "this host is excluded, and takes part again when `--exclude-command` does not print it"
+        }
     }
 }
 

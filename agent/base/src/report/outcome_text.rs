@@ -78,7 +78,7 @@ pub fn closed(outcome: &Outcome, title: &str) -> String {
                 clock::time_of_day_at(*born_ms)
             ),
             Some(
-                "start the agents again, which join that job; give each job a name of its own (`--rdzv-id`) if both are wanted",
+                "start the agents again, and they join that job; if you want both jobs, give each a name of its own (`--rdzv-id`)",
             ),
         ),
         JobResult::LoopbackMaster { address, host_name } => loopback(address, host_name),

@@ -7,7 +7,7 @@ const NO_STACKS: &str = "no stack of Python could be read: install py-spy on the
                          `ragent.observe()` in the script\n";
 
 /// The hint in jobs whose stacks stay on their nodes.
-const NO_LINES: &str = "lines of Python cross a network only in jobs with a secret (`--secret-file`); the files have them\n";
+const NO_LINES: &str = "the lines of the script are in the files only: they cross a network only in jobs with a secret (`--secret-file`)\n";
 
 /// Returns the places of the workers with these ranks, which are ranges. Without ranks, returns all places.
 pub fn text(look: &JobLook, wanted: &[(u32, u32)]) -> String {

@@ -90,7 +90,7 @@ impl Argument {
             EndpointError::Port if self.text.matches(':').count() > 1 => {
                 "write an IPv6 address with a port in brackets: `[fd00::1]:29400`"
             }
-            EndpointError::Bracket => "close it behind the IPv6 address: `[fd00::1]:29400`",
+            EndpointError::Bracket => "close it after the IPv6 address: `[fd00::1]:29400`",
             EndpointError::Host
             | EndpointError::NoHost
             | EndpointError::Port

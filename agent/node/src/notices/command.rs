@@ -80,8 +80,8 @@ async fn run_once(
             None if std::mem::replace(has_warned, true) => {}
             None => warn!(
                 line,
-                "the program of `--notice-command` has printed a line that is no notice; further ones are \
-                 ignored silently (a notice is `leave|end|save SECONDS TEXT`)"
+                "the program of `--notice-command` has printed a line that is not a notice; further ones are \
+                 ignored without a warning (a notice is `leave|end|save SECONDS TEXT`)"
             ),
         }
     }

@@ -46,8 +46,8 @@ Enter          on a row of several nodes: show each of them, or the row again
                on a node or an event: show everything about it
 Tab            change between nodes and events
 /              find the next host whose name contains a text; without a text, the last one
-f              show only unusual nodes, or all: lost, failed, quarantined or leaving nodes, nodes that lack standbys, and those whose \
-state differs from that of most nodes
+f              show only unusual nodes, or all: lost, failed, quarantined, unhealthy, excluded or leaving nodes, nodes that lack standbys, and those \
+whose state differs from that of most nodes
 s              sort by state (unusual first), rank, host, or the time since the last message
 e              explain the job: what it waits for, restarts and their cost, what would help
 k              look at all workers, and show where each is; again for another look
@@ -74,7 +74,7 @@ fn of_node(node: &NodeSnapshot, model: &Model) -> String {
 
 fn of_stacks(model: &Model) -> String {
     let Some(look) = &model.snapshot.look else {
-        return "The workers of this round were not looked at yet.\n".to_owned();
+        return "No node has looked at the workers of this round yet.\n".to_owned();
     };
     let age = short_time(look.age_ms.saturating_add(model.age_ms()));
     format!("{age} ago:\n\n{}", stacks_text::text(look, &[]))

@@ -207,7 +207,7 @@ fn places_of_workers_are_shown() {
     assert!(!model.take_look_request());
     press(&mut model, &[Key::Char('k')]);
     assert_eq!((model.take_look_request(), model.take_look_request()), (true, false));
-    assert!(panes::lines(&model, 80)[0].contains("were not looked at yet"));
+    assert!(panes::lines(&model, 80)[0].contains("looked at the workers of this round yet"));
     let place = LookPlace {
         text: "all_reduce (t.py:7)".to_owned(),
         count: 16,
