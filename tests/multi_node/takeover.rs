@@ -62,6 +62,38 @@ fn assert_round(agents: &mut [Program], world_size: u32) {
 
 const FLAGS: &str = "--max-restarts 0 --rdzv-conf shrink_timeout=0,last_call_timeout=3600";
 
+/// A reader of the output goes on in the round after a takeover, with the nodes that are left.
+#[test]
+fn reader_of_output_goes_on() {
+    let sandbox = Sandbox::new();
+    let job = elected(&sandbox, &endpoints(), &format!("--nnodes 2:3 --log-dir logs -t 1 {FLAGS}"));
+    let mut agents: Vec<Program> = (0..3).map(|_| job.guest("--no-python stay.sh")).collect();
+    assert_round(&mut agents, 3);
+    let words = format!("logs --follow --raw --grep worker --rdzv-endpoint {}", job.endpoint);
+    let mut reader = sandbox.ragent(&words).default_lines().start();
+    for rank in 0..3 {
+        reader.prints(&format!("{rank}          | worker rank={rank} "));
+    }
+    let lost = take_leader(&job, &mut agents);
+    lost.signal(Signal::SIGKILL);
+    assert_round(&mut agents, 2);
+    reader.prints("           | (round 2)");
+    for rank in 0..2 {
+        let line = reader.prints(&format!("{rank}          | worker rank={rank} "));
+        assert!(line.contains("world_size=2"), "{line}");
+    }
+    lost.end();
+    for agent in &agents {
+        agent.signal(Signal::SIGTERM);
+    }
+    for agent in agents {
+        agent.end().assert_code(8);
+    }
+    reader.signal(Signal::SIGTERM);
+    reader.end();
+    sandbox.assert_nothing_left();
+}
+
 /// The leader's agent is killed. The others continue without it, and nothing is charged.
 ///
 /// A second loss leaves no majority of the voters. The workers stop, and the agents wait. Another agent at a listed endpoint ends the wait,

@@ -35,11 +35,11 @@ const PROVOCATIONS: [(&str, Provocation); 63] = [
         vec![agent(), agent()]
     }),
     (
-        "`ragent status`, `ragent events`, `ragent explain` or `ragent stacks` has printed what was asked",
+        "`ragent status`, `ragent events`, `ragent explain`, `ragent logs` or `ragent stacks` has printed what was asked",
         |sandbox| {
             let mut agent = sandbox.ragent("--no-python stay.sh").start();
             agent.worker();
-            ["status", "status --json", "events", "explain", "stacks"]
+            ["status", "status --json", "events", "explain", "logs", "stacks"]
                 .map(|words| sandbox.ragent(words).run())
                 .into()
         },
@@ -434,10 +434,10 @@ const PROVOCATIONS: [(&str, Provocation); 63] = [
         vec![launch(sandbox, "a\nb\n", "--ssh false --no-python true")]
     }),
     (
-        "`ragent status`, `ragent events`, `ragent explain`, `ragent page` or `ragent top` found no job, or got no answer",
+        "`ragent status`, `ragent events`, `ragent explain`, `ragent logs`, `ragent page` or `ragent top` found no job, or got no answer",
         |sandbox| {
             let nobody = format!("status --rdzv-endpoint 127.0.0.1:{}", free_port());
-            let asked = ["status", "events", "explain", "page", &nobody];
+            let asked = ["status", "events", "explain", "logs", "page", &nobody];
             let mut ends = Vec::from(asked.map(|words| sandbox.ragent(words).run()));
             let terminal = ScreenTerminal::new(80, 24);
             let top = sandbox.ragent("top").stdin(terminal.stdio()).stdout(terminal.stdio());

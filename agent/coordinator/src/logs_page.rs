@@ -79,7 +79,8 @@ pub enum LogsMessage {
         is_stderr: bool,
         /// The round.
         round: u64,
-        /// True if the output was there before the request.
+        /// True if the output was older than the first read of its stream, so that its order with that of other ranks is not
+        /// known.
         is_old: bool,
         /// The lines before these that were left out, because the reader was too slow.
         skipped: u64,
@@ -330,5 +331,97 @@ impl Reading {
 
     fn has_begun_line(&self) -> bool {
         self.streams.iter().any(Cursor::has_begun_line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ragent_base::output::{sources::Content, tail::SharedTail};
+
+    use super::*;
+
+    /// A query is read as it was written. Anything else in it is refused.
+    #[test]
+    fn queries_are_read() {
+        let ranks = Some("0,8-15".parse().unwrap());
+        let all = LogsRequest { ranks, follow: true, newest: Some(10) };
+        let none = LogsRequest { ranks: None, follow: false, newest: None };
+        for request in [all, none] {
+            let path = request.path();
+            let (_, query) = path.split_once('?').unwrap();
+            assert_eq!(LogsRequest::read(query), Ok(request), "{path}");
+        }
+        for query in ["ranks=", "ranks=x", "newest=-1", "newest=x", "follow=2", "other", "=&"] {
+            assert!(LogsRequest::read(query).is_err(), "{query}");
+        }
+    }
+
+    fn outputs() -> (Outputs, [SharedTail; 2]) {
+        let (outputs, tails) = (Outputs::default(), [(); 2].map(|()| SharedTail::readable(None)));
+        for (rank, tail) in (0..).zip(&tails) {
+            outputs.add((1, 1), rank, Stream::Stdout, None);
+            outputs.add((1, 1), rank, Stream::Stderr, Some(Content::Tail(tail.clone())));
+        }
+        (outputs, tails)
+    }
+
+    fn texts(messages: &[LogsMessage]) -> Vec<(u32, u64, bool, String)> {
+        let text = |message: &LogsMessage| match message {
+            LogsMessage::Output { rank, round, is_old, lines, .. } => {
+                Some((*rank, *round, *is_old, lines.join("|")))
+            }
+            LogsMessage::Node { .. } | LogsMessage::Failed { .. } => None,
+        };
+        messages.iter().filter_map(text).collect()
+    }
+
+    /// A client that follows gets the newest lines, then what is new, and all of the next round. It learns what cannot be read.
+    #[tokio::test]
+    async fn clients_follow() {
+        let (outputs, [tail, _]) = outputs();
+        tail.push(b"one\ntwo\n");
+        let request =
+            LogsRequest { ranks: Some("0".parse().unwrap()), follow: true, newest: Some(1) };
+        let mut reading = Reading::new(request);
+        let Some(LogsMessage::Node { streams, unread, .. }) = reading.update(&outputs.rounds())
+        else {
+            panic!("it is the first message")
+        };
+        assert_eq!((streams, unread), (1, [2, 0]));
+        assert_eq!(reading.update(&outputs.rounds()), None);
+        let now = clock::now();
+        assert_eq!(texts(&reading.read(now)), [(0, 1, true, "two".to_owned())]);
+        assert_eq!(reading.read(now), []);
+        let mut changes = outputs.subscribe();
+        changes.borrow_and_update();
+        tail.push(b"three\nfo");
+        let next = SharedTail::readable(None);
+        next.push(b"a\nb\n");
+        outputs.add((1, 2), 0, Stream::Stderr, Some(Content::Tail(next)));
+        assert!(changes.has_changed().unwrap());
+        assert!(reading.update(&outputs.rounds()).is_some());
+        let expected = [(0, 1, false, "three".to_owned()), (0, 2, true, "a|b".to_owned())];
+        assert_eq!(texts(&reading.read(now)), expected);
+        assert_eq!(texts(&reading.rest()), [(0, 1, false, "fo".to_owned())]);
+        outputs.close();
+        assert!(*changes.borrow_and_update());
+    }
+
+    /// A client that reads once gets what is there, and no more.
+    #[tokio::test]
+    async fn clients_read_once() {
+        let (outputs, tails) = outputs();
+        for tail in &tails {
+            tail.push(b"one\n50%");
+        }
+        let mut reading =
+            Reading::new(LogsRequest { ranks: None, follow: false, newest: Some(100) });
+        reading.update(&outputs.rounds());
+        let now = clock::now();
+        let expected = [(0, 1, true, "one".to_owned()), (1, 1, true, "one".to_owned())];
+        assert_eq!(texts(&reading.read(now)), expected);
+        tails[0].push(b"\ntwo\n");
+        assert_eq!(reading.read(now), []);
+        assert_eq!(texts(&reading.rest()).len(), 2);
     }
 }

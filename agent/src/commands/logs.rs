@@ -287,7 +287,7 @@ impl Reading {
         }
     }
 
-    /// Prints the text. Returns `Break` if nobody reads it any more.
+    /// Prints the text. Returns `Break` if its reader has ended.
     fn flush(&mut self) -> Result<ControlFlow<()>, LaunchError> {
         let text = std::mem::take(&mut self.printer.text);
         let mut stdout = io::stdout().lock();

@@ -3,7 +3,7 @@
 //! 1. Each stream that passes through the agent is registered when its worker starts: with its file, or with the end of it that the agent
 //!    keeps.
 //! 2. A reader has a position in each stream. It is woken when something was copied, and reads from there.
-//! 3. A reader that is too far behind goes on at the end of the stream. The lines between are counted.
+//! 3. A reader that is too slow goes on at the end of the stream. The lines between are counted.
 
 mod cursor;
 
@@ -67,7 +67,7 @@ pub struct OutputFile {
     path: PathBuf,
     /// The length of the file when the worker started.
     begin: u64,
-    /// The file, once somebody has read it.
+    /// The file, after the first read.
     opened: Mutex<Option<Arc<File>>>,
 }
 
@@ -96,7 +96,7 @@ impl Default for Outputs {
 }
 
 impl Outputs {
-    /// Adds a stream of a worker; without content, one that cannot be read.
+    /// Adds a stream of a worker. Without content, it cannot be read.
     pub fn add(&self, id: (u64, u64), rank: u32, stream: Stream, content: Option<Content>) {
         {
             let mut rounds = self.lock();

@@ -53,7 +53,8 @@ impl SharedTail {
         std::mem::take(&mut tail.is_new).then(|| tail.new_lines())
     }
 
-    pub(super) fn push(&self, chunk: &[u8]) {
+    /// Adds output.
+    pub fn push(&self, chunk: &[u8]) {
         let was_new = {
             let mut tail = self.lock();
             tail.push(chunk);

@@ -44,7 +44,7 @@ pub(super) struct RankLine {
     pub(super) is_stderr: bool,
     pub(super) round: u64,
     pub(super) item: Item,
-    /// True if it was there before the request, so that the time of its arrival says nothing.
+    /// True if its order with the lines of other ranks is not known.
     pub(super) is_old: bool,
 }
 

@@ -27,7 +27,7 @@ pub struct Cursor {
     /// The line that has begun at the position, and the time of its last bytes.
     begun: Vec<u8>,
     begun_at: Option<Instant>,
-    /// True if the next line belongs to one that was left out in part.
+    /// True if the rest of the begun line is left out.
     skips_line: bool,
     /// True if the front of the begun line was shown.
     is_continued: bool,
@@ -246,8 +246,7 @@ mod tests {
         assert_eq!(lines(&read("five\n", later)), ["five"]);
     }
 
-    /// A new reader gets the newest lines only. One that is too far behind gets the newest as well, and the number of all
-    /// others.
+    /// A new reader gets the newest lines only. A slow reader gets the newest lines as well, and the number of all others.
     #[test]
     fn late_readers_lose_lines() {
         let folder = tempfile::tempdir().unwrap();
@@ -284,7 +283,7 @@ mod tests {
         assert_eq!(lines(&newest.read(now).unwrap()), ["again"]);
     }
 
-    /// What only the agent's memory has is read in the same way.
+    /// The end of a stream in the agent's memory is read in the same way.
     #[test]
     fn tails_are_followed() {
         let tail = SharedTail::readable(None);
