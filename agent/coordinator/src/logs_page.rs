@@ -24,12 +24,12 @@ use ragent_base::{
 };
 use serde::{Deserialize, Serialize};
 use tokio::{sync::mpsc, task::spawn_blocking};
-use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tracing::debug;
 
 use super::{
     metrics::MetricsPage,
-    readers::{self, ReaderPlace, Readers, send},
+    readers::{self, Readers, send},
     relay::{Asker, Refusal, unavailable},
 };
 use crate::limits;
@@ -170,17 +170,16 @@ async fn answer(
         Err(why) => return Refusal::Other(unavailable(why)).into_response(),
     };
     let (to, parts) = mpsc::channel(1);
-    tokio::spawn(pass_on(Arc::clone(&node.outputs), request, to, place));
-    readers::answer_lines(ReceiverStream::new(parts))
+    tokio::spawn(pass_on(Arc::clone(&node.outputs), request, to));
+    // The place is free when the client has all of it, so that the end of the process waits for that.
+    readers::answer_lines(ReceiverStream::new(parts).map(move |part| {
+        let _held = &place;
+        part
+    }))
 }
 
 /// Sends output to a client, until it has all of it or, if the client follows, until this node or the client ends.
-async fn pass_on(
-    outputs: Arc<Outputs>,
-    request: LogsRequest,
-    to: mpsc::Sender<Bytes>,
-    _place: ReaderPlace,
-) {
+async fn pass_on(outputs: Arc<Outputs>, request: LogsRequest, to: mpsc::Sender<Bytes>) {
     let follow = request.follow;
     let mut changes = outputs.subscribe();
     let mut reading = Reading::new(request);

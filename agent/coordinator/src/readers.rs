@@ -113,11 +113,11 @@ pub(super) fn answer(
 }
 
 /// Returns lines of JSON as the answer to a request. Between lines, an empty line at intervals shows whether the client is lost.
-pub(super) fn answer_lines(parts: Parts) -> Response {
+pub(super) fn answer_lines(parts: impl Stream<Item = Bytes> + Send + 'static) -> Response {
     answer("application/jsonl", with_heartbeats(parts))
 }
 
-fn with_heartbeats(parts: Parts) -> impl Stream<Item = Bytes> {
+fn with_heartbeats(parts: impl Stream<Item = Bytes>) -> impl Stream<Item = Bytes> {
     let mut heartbeats = interval(limits::FOLLOWER_HEARTBEAT);
     // The first tick of a new interval is due at once.
     heartbeats.reset();

@@ -60,6 +60,9 @@ const NEWEST: usize = 2_000;
 /// The messages of nodes that wait to be printed.
 const QUEUE: usize = 16;
 
+/// The nodes that are read at once, with those that are gone and have not sent everything.
+const TASKS_MAX: usize = 2 * nodes::NODES_MAX;
+
 /// The time that nodes have to send their last output when the job has ended.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
 
@@ -131,8 +134,6 @@ struct Node {
     host: Arc<str>,
     task: AbortHandle,
     has_ended: bool,
-    /// The number of streams that can be read.
-    streams: usize,
     /// The numbers of workers whose stdout and stderr cannot be read.
     unread: [usize; 2],
     /// The reason why it, or a stream of it, is not read.
@@ -150,6 +151,10 @@ struct Reading {
     notes: Vec<String>,
     /// The notes that were printed.
     noted: Vec<String>,
+    /// True if the job has ended, or is no longer followed.
+    is_over: bool,
+    /// True if a node has had a stream that can be read.
+    has_read: bool,
 }
 
 impl Reading {
@@ -162,6 +167,8 @@ impl Reading {
             tasks: JoinSet::new(),
             notes: Vec::new(),
             noted: Vec::new(),
+            is_over: false,
+            has_read: false,
         }
     }
 
@@ -191,6 +198,8 @@ impl Reading {
             }
             tokio::select! {
                 biased;
+                // Tasks that have ended make room.
+                Some(_) = self.tasks.join_next() => {}
                 Some(from) = received.recv() => self.handle(from),
                 Ok(()) = states.changed(), if last.is_none() => {
                     let snapshot = states.borrow_and_update().clone();
@@ -198,6 +207,7 @@ impl Reading {
                 }
                 followed = &mut following, if last.is_none() => {
                     result = followed;
+                    self.is_over = true;
                     last = Some(clock::now() + LAST_OUTPUT);
                 }
                 () = clock::until(self.printer.due()) => {}
@@ -214,10 +224,7 @@ impl Reading {
         }
         self.print_notes()?;
         result?;
-        match self.nodes.values().any(|node| node.streams > 0) {
-            true => Ok(()),
-            false => Err(self.nothing_read()),
-        }
+        if self.has_read { Ok(()) } else { Err(self.nothing_read()) }
     }
 
     /// Reads the nodes that are new in this state of the job, from their newest lines on. Without a number of lines, all that they have
@@ -227,8 +234,16 @@ impl Reading {
         let is_here = |ip| here.contains(&ip);
         let chosen = self.wanted.choose(snapshot, self.credentials.is_secured(), is_here);
         self.notes = chosen.notes;
+        // A node that is gone is not asked again. What it has sent before is printed.
+        self.nodes.retain(|id, node| {
+            let is_known = snapshot.nodes.iter().any(|known| known.node_id == *id);
+            if !is_known && node.error.is_some() {
+                node.task.abort();
+            }
+            is_known || !(node.has_ended || node.error.is_some())
+        });
         for ReadNode { id, host, address } in chosen.nodes {
-            if self.nodes.contains_key(&id) {
+            if self.nodes.contains_key(&id) || self.tasks.len() >= TASKS_MAX {
                 continue;
             }
             let follow = self.printer.follows();
@@ -239,18 +254,10 @@ impl Reading {
                 host: host.into(),
                 task: self.tasks.spawn(read),
                 has_ended: false,
-                streams: 0,
                 unread: [0; 2],
                 error: None,
             };
             self.nodes.insert(id, node);
-        }
-        // A node that is gone is not asked again.
-        for (id, node) in &mut self.nodes {
-            if node.error.is_some() && !snapshot.nodes.iter().any(|known| known.node_id == *id) {
-                node.task.abort();
-                node.has_ended = true;
-            }
         }
     }
 
@@ -261,7 +268,8 @@ impl Reading {
                 for message in messages {
                     match message {
                         LogsMessage::Node { streams, unread, .. } => {
-                            (node.streams, node.unread) = (streams, unread);
+                            node.unread = unread;
+                            self.has_read |= streams > 0;
                         }
                         LogsMessage::Failed { rank, is_stderr, error } => {
                             let stream = if is_stderr { "stderr" } else { "stdout" };
@@ -271,6 +279,13 @@ impl Reading {
                             self.printer.handle(clock::now(), &node.host, message);
                         }
                     }
+                }
+            }
+            // The agents of a job that is over end as well.
+            FromNode::Broken(id, _) if self.is_over => {
+                if let Some(node) = self.nodes.get_mut(&id) {
+                    node.task.abort();
+                    node.has_ended = true;
                 }
             }
             FromNode::Broken(id, error) => {

@@ -13,7 +13,7 @@ use ragent_rendezvous::{
 };
 
 /// The nodes that are read at once. Each needs a connection, and memory for what arrives.
-const NODES_MAX: usize = 256;
+pub(super) const NODES_MAX: usize = 256;
 
 /// The output that the user has asked for.
 #[derive(Clone, Debug, Default)]

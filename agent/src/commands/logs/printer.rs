@@ -81,7 +81,8 @@ impl Printer {
             return;
         };
         if skipped > 0 {
-            *self.skipped.entry(Arc::clone(host)).or_default() += skipped;
+            let all = self.skipped.entry(Arc::clone(host)).or_default();
+            *all = all.saturating_add(skipped);
             self.skipped_due.get_or_insert(now + SKIPPED_INTERVAL);
         }
         let frame = RankLine {

@@ -113,7 +113,7 @@ impl Cursor {
         self.position = Some(kept.start + kept.bytes.len() as u64);
         self.cut(&kept.bytes, &mut part);
         if !kept.bytes.is_empty() {
-            self.begun_at = Some(now);
+            self.begun_at = self.has_begun_line().then_some(now);
         } else if self.begun_at.is_some_and(|at| now >= at + limits::OUTPUT_LINE_PATIENCE) {
             self.show_begun(&mut part.lines);
         }
@@ -241,6 +241,7 @@ mod tests {
         let later = now + limits::OUTPUT_LINE_PATIENCE;
         assert_eq!(lines(&read("", later)), ["three? "]);
         assert_eq!(lines(&read("\n\nfour\n", later)), ["", "four"]);
+        assert_eq!(lines(&read("", later + limits::OUTPUT_LINE_PATIENCE)), [""; 0]);
         // Its folder may be removed meanwhile.
         std::fs::remove_file(&path).unwrap();
         assert_eq!(lines(&read("five\n", later)), ["five"]);
