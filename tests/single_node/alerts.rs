@@ -2,12 +2,14 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader, Read, Write},
-    net::TcpListener,
+    io::{self, BufRead, BufReader, Read, Write},
+    net::{TcpListener, TcpStream},
     os::unix::fs::symlink,
+    sync::mpsc,
+    thread,
 };
 
-use crate::support::{Sandbox, is_there};
+use crate::support::{PATIENCE, Sandbox, is_there};
 
 /// Returns the first block of code below a heading of a page.
 fn recipe(page: &str, heading: &str) -> String {
@@ -17,7 +19,7 @@ fn recipe(page: &str, heading: &str) -> String {
     block.map(|line| format!("{}\n", line.trim_start_matches("    "))).collect()
 }
 
-/// The end of a job reaches the chat, and events of other kinds do not.
+/// A notice and the end of a job reach the chat, and events of other kinds do not.
 #[test]
 fn recipe_for_alerts_sends_messages() {
     if ["bash", "curl", "jq"].iter().any(|program| !is_there(program)) {
@@ -33,30 +35,49 @@ fn recipe_for_alerts_sends_messages() {
     fs::create_dir(sandbox.path("bin")).unwrap();
     symlink(env!("CARGO_BIN_EXE_ragent"), sandbox.path("bin/ragent")).unwrap();
     let orders = sandbox.orders(0);
-    let mut agent = sandbox.ragent("--rdzv-endpoint 127.0.0.1:0 --no-python obey.sh").start();
+    let mut agent =
+        sandbox.ragent("--rdzv-endpoint 127.0.0.1:0 --notice 60 --no-python obey.sh").start();
     agent.endpoint();
     agent.worker();
+    let (to, messages) = mpsc::channel();
+    // It ends with the test.
+    thread::spawn(move || {
+        while let Ok(text) = chat.accept().and_then(|(stream, _)| message(stream)) {
+            if to.send(text).is_err() {
+                return;
+            }
+        }
+    });
     let path = format!("{}:{}", sandbox.path("bin").display(), std::env::var("PATH").unwrap());
     let alerts = sandbox.program("bash").arg("-c").arg(recipe).env("HOME", sandbox.path(""));
     let alerts = alerts.env("PATH", path).start();
+    sandbox.ragent("notice save").run().assert_code(0);
+    let given = messages.recv_timeout(PATIENCE).unwrap();
+    assert!(given.contains("notice"), "{given}");
     orders.give("exit 7");
     agent.end().assert_code(1);
-    let (stream, _) = chat.accept().unwrap();
-    let mut reader = BufReader::new(stream);
-    let (mut head, mut line) = (String::new(), String::new());
-    while reader.read_line(&mut line).unwrap() > 2 {
-        head += &std::mem::take(&mut line);
-    }
-    assert!(head.starts_with("POST /services/T0 ") && head.contains("application/json"), "{head}");
-    let (_, length) = head.split_once("Content-Length: ").unwrap();
-    let mut body = vec![0; length.split_whitespace().next().unwrap().parse().unwrap()];
-    reader.read_exact(&mut body).unwrap();
-    let mut stream = reader.into_inner();
-    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
-    let message: serde_json::Value = serde_json::from_slice(&body).unwrap();
-    let text = message["text"].as_str().unwrap();
-    assert!(text.contains("rank 0") && text.contains("exited with code 7"), "{text}");
+    let closed = messages.recv_timeout(PATIENCE).unwrap();
+    assert!(closed.contains("the job is closed"), "{closed}");
     let end = alerts.end();
     end.assert_code(0);
     assert_eq!(end.stderr, "");
+    assert_eq!(messages.try_recv(), Err(mpsc::TryRecvError::Empty));
+}
+
+/// Answers a request to the chat, and returns the text of the message.
+fn message(stream: TcpStream) -> io::Result<String> {
+    let mut reader = BufReader::new(stream);
+    let (mut head, mut line) = (String::new(), String::new());
+    while reader.read_line(&mut line)? > 2 {
+        head += &std::mem::take(&mut line);
+    }
+    assert!(head.starts_with("POST /services/T0 ") && head.contains("application/json"), "{head}");
+    let (_, length) = head.split_once("Content-Length: ").expect("curl sends it");
+    let length = length.split_whitespace().next().and_then(|length| length.parse().ok());
+    let mut body = vec![0; length.expect("it is a number")];
+    reader.read_exact(&mut body)?;
+    let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    reader.into_inner().write_all(answer)?;
+    let message: serde_json::Value = serde_json::from_slice(&body)?;
+    Ok(message["text"].as_str().unwrap_or_default().to_owned())
 }

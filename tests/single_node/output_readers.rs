@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use ragent_base::sys::clock;
 use serde_json::Value;
 
-use crate::support::{PATIENCE, Program, Sandbox, let_pass};
+use crate::support::{Orders, PATIENCE, Program, Sandbox, let_pass};
 
 /// The flags of a job whose workers take orders.
 const JOB: &str = "--rdzv-endpoint 127.0.0.1:0 --log-dir logs -r 3 --max-restarts 1";
@@ -29,6 +29,19 @@ fn start(sandbox: &Sandbox, flags: &str) -> Program {
     sandbox.ragent(&format!("--nproc-per-node 2 {flags} --no-python obey.sh")).start()
 }
 
+/// Lets each worker write lines to stdout, and waits until all files have them.
+fn write(sandbox: &Sandbox, orders: &[Orders], lines: &str) {
+    for orders in orders {
+        orders.give(&format!("{lines}; echo written"));
+    }
+    until(|| {
+        let files = sandbox.files_below("logs").into_iter();
+        let files = files.filter(|file| file.ends_with("stdout.log"));
+        let text = |file: String| fs::read_to_string(sandbox.path("logs").join(file)).unwrap();
+        files.filter(|file| text(file.clone()).contains("written\n")).count() == orders.len()
+    });
+}
+
 /// The same line of two ranks is one line. A reader follows the job over a restart to its end, and then ends itself.
 #[test]
 fn output_is_followed() {
@@ -36,9 +49,7 @@ fn output_is_followed() {
     let orders = [0, 1].map(|rank| sandbox.orders(rank));
     let mut agent = start(&sandbox, JOB);
     agent.endpoint();
-    for orders in &orders {
-        orders.give("echo step 1");
-    }
+    write(&sandbox, &orders, "echo step 1");
     let mut reader = sandbox.ragent("logs --follow").default_lines().start();
     reader.prints("0-1        | step 1");
     orders[1].give("echo slow; echo WARNING >&2");
@@ -51,11 +62,13 @@ fn output_is_followed() {
     for orders in &orders {
         orders.give("echo bye; exit 0");
     }
-    reader.prints("0-1        | bye");
     agent.end().assert_code(0);
     let end = reader.end();
     end.assert_code(0);
     assert_eq!(end.stderr, "");
+    // They may end at different times.
+    let bye = |ranks: &str| end.stdout.contains(&format!("{ranks:<10} | bye\n"));
+    assert!(bye("0-1") || bye("0") && bye("1"), "{}", end.stdout);
     let none = sandbox.ragent("logs").default_lines().run();
     none.assert_code(1);
     none.assert_stderr(&["no job of this user is running on this machine"]);
@@ -68,23 +81,18 @@ fn output_so_far_is_printed() {
     let orders = [0, 1].map(|rank| sandbox.orders(rank));
     let mut agent = start(&sandbox, JOB);
     agent.endpoint();
-    let written = [0, 1].map(|rank| sandbox.path(&format!("written{rank}")));
-    for (orders, written) in orders.iter().zip(&written) {
-        orders.give(&format!(
-            "echo step 1; printf 'loss 7\\r'; echo $RANK; touch {}",
-            written.display()
-        ));
-    }
-    for written in &written {
-        until(|| written.exists());
-    }
+    write(&sandbox, &orders, "echo step 1; printf 'loss 7\\r'; echo $RANK");
     let lines = |words: &str| {
         let end = sandbox.ragent(words).default_lines().run();
         end.assert_code(0);
         assert_eq!(end.stderr, "");
         end.stdout
     };
-    assert!(lines("logs").ends_with("0-1        | step 1\n0          | 0\n1          | 1\n"));
+    assert!(
+        lines("logs").ends_with(
+            "0-1        | step 1\n0          | 0\n1          | 1\n0-1        | written\n"
+        )
+    );
     assert_eq!(lines("logs 1 --grep ^step --raw"), "1          | step 1\n");
     let json = lines("logs --json --grep step");
     let json: Value = serde_json::from_str(&json).unwrap();
@@ -118,7 +126,7 @@ fn unread_streams_are_named() {
     none.assert_code(1);
     none.assert_stderr(&["no such rank or host is in the newest round"]);
     for (words, message) in [
-        ("logs x", "`RANKS x` is not a list of ranks"),
+        ("logs x", "`RANKS=x` is not a list of ranks"),
         ("logs --host n[1", "`--host n[1` is not a list of hosts"),
         ("logs --grep (", "`--grep (` is not a valid pattern"),
     ] {

@@ -17,7 +17,7 @@ use ragent_base::{
     net::connection::PeerAddress,
     output::{
         limits::OUTPUT_LINE_PATIENCE,
-        sources::{Cursor, Outputs, RoundOutputs, Start},
+        sources::{Cursor, OutputPart, Outputs, RoundOutputs, Start},
     },
     spec::{RankRanges, Stream},
     sys::{clock, host::ThisHost},
@@ -272,32 +272,41 @@ impl Reading {
 
     /// Reads a part of what is new; nothing if there is nothing new.
     fn read(&mut self, now: Instant) -> Vec<LogsMessage> {
-        let mut messages = Vec::new();
-        let mut len = 0;
+        loop {
+            // The lines of a rank are in the order of the rounds.
+            let unread = self.streams.iter().filter(|cursor| cursor.has_more);
+            let oldest = unread.map(|cursor| cursor.stream.round).min().unwrap_or(u64::MAX);
+            let messages = self.read_up_to(oldest, now);
+            let has_newer = self.streams.iter().any(|cursor| cursor.stream.round > oldest);
+            if !messages.is_empty() || !has_newer {
+                return messages;
+            }
+        }
+    }
+
+    /// Reads a part of what is new in the rounds up to this one.
+    fn read_up_to(&mut self, round: u64, now: Instant) -> Vec<LogsMessage> {
+        let follow = self.request.follow;
+        let (mut messages, mut len) = (Vec::new(), 0);
+        let (first, count) = (std::mem::take(&mut self.next), self.streams.len());
         // Each stream has its turn, also if others have much.
-        for _ in 0..self.streams.len() {
-            let at = self.next % self.streams.len();
-            self.next = at + 1;
+        for at in (0..count).map(|index| (first + index) % count) {
             let Some(cursor) = self.streams.get_mut(at) else { break };
             let is_old = cursor.is_new();
-            if !is_old && !self.request.follow {
+            if cursor.stream.round > round || !is_old && !follow {
                 continue;
             }
+            let read = cursor.read(now);
+            cursor.has_more &= follow;
             let (rank, round) = (cursor.stream.rank, cursor.stream.round);
             let is_stderr = cursor.stream.stream == Stream::Stderr;
-            match cursor.read(now) {
+            match read {
                 Ok(part) if part.lines.is_empty() && part.skipped == 0 => {}
-                Ok(part) => {
-                    len += part.lines.iter().map(String::len).sum::<usize>();
-                    let (lines, skipped) = (part.lines, part.skipped);
-                    messages.push(LogsMessage::Output {
-                        rank,
-                        is_stderr,
-                        round,
-                        is_old,
-                        skipped,
-                        lines,
-                    });
+                Ok(OutputPart { lines, skipped, .. }) => {
+                    len += lines.iter().map(String::len).sum::<usize>();
+                    let output =
+                        LogsMessage::Output { rank, is_stderr, round, is_old, skipped, lines };
+                    messages.push(output);
                 }
                 Err(error) => {
                     debug!(%error, rank, "failed to read the output of a worker");
@@ -306,6 +315,7 @@ impl Reading {
                 }
             }
             if len >= limits::OUTPUT_SENT {
+                self.next = at + 1;
                 break;
             }
         }

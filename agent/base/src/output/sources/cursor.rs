@@ -33,6 +33,8 @@ pub struct Cursor {
     is_continued: bool,
     /// True if the stream cannot be read.
     has_failed: bool,
+    /// True if the last read has left something.
+    pub has_more: bool,
 }
 
 /// The result of a read.
@@ -59,6 +61,7 @@ impl Cursor {
             skips_line: false,
             is_continued: false,
             has_failed: false,
+            has_more: true,
         }
     }
 
@@ -90,7 +93,9 @@ impl Cursor {
         if self.has_failed {
             return Ok(OutputPart::default());
         }
-        self.read_more(now).inspect_err(|_| self.has_failed = true)
+        let part = self.read_more(now).inspect_err(|_| self.has_failed = true);
+        self.has_more = part.as_ref().is_ok_and(|part| part.has_more);
+        part
     }
 
     fn read_more(&mut self, now: Instant) -> io::Result<OutputPart> {
