@@ -71,7 +71,7 @@ def recipe(sandbox, name, options, storage="disk"):
 
     def start(steps):
         script = EXAMPLES / name / "train.py"
-        flags = ["--nproc-per-node", 2, "--max-restarts", 1, "--notice", 60]
+        flags = ["--nproc-per-node", 2, "--max-restarts", 1, "--notice", 120]
         variables = {"HF_HUB_OFFLINE": "1", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
         words = ["--folder", sandbox.work / "checkpoints", "--steps", steps, *options]
         return sandbox.start("-m", "ragent", *flags, script, *words, python=PYTHON, env=variables)
