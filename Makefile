@@ -30,7 +30,7 @@ help:
 	@echo 'make test-all  the long ones: simulation at volume, jobs with standbys, repeated process tests'
 	@echo 'make test-gpu  restarts of jobs that use the GPUs of this machine; skipped without one'
 	@echo 'make test-torch-versions  collectives with torch 2.1 to 2.9, one by one: 8 GB of disk'
-	@echo 'make test-frameworks      accelerate, lightning, transformers, deepspeed'
+	@echo 'make test-frameworks      accelerate, lightning, transformers, deepspeed, and the recipes'
 	@echo 'make chaos     everything happens at once to jobs of five nodes, for CHAOS_SECONDS'
 	@echo 'make takeovers N=1000  lets another voter lead N times; continues where it was stopped; needs root'
 	@echo 'make takeovers BY=etcd the same with etcd'
@@ -123,8 +123,9 @@ test-torch-versions:
 
 test-frameworks: venv
 	scripts/setup-venv.sh frameworks
+	scripts/setup-venv.sh operators
 	FRAMEWORKS='$(FRAMEWORKS)' $(CARGO) test --workspace --locked --test torch -- frameworks
-	FRAMEWORKS='$(FRAMEWORKS)' .venv/bin/python -m pytest tests/python/test_callbacks.py
+	FRAMEWORKS='$(FRAMEWORKS)' .venv/bin/python -m pytest tests/python/test_callbacks.py tests/python/test_recipes.py
 
 # Each of them fills the same folder.
 .NOTPARALLEL:

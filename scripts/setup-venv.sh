@@ -61,7 +61,7 @@ rm -rf "$TMPDIR"
 mkdir -p "$TMPDIR"
 
 case $requirements in
-*/packaging.txt) size="less than 1 GB on disk" ;;
+*/packaging.txt | */operators.txt) size="less than 1 GB on disk" ;;
 *) size="about 6 GB on disk (9 while it is made)" ;;
 esac
 echo "creating $venv: $size, several minutes the first time" >&2

@@ -19,7 +19,7 @@ REPOSITORY = pathlib.Path(__file__).parents[2]
 PROGRAM = pathlib.Path(os.environ.get("RAGENT_PROGRAM") or REPOSITORY / "target/debug/ragent").absolute()
 PACKAGE = REPOSITORY / "packaging/python/ragent"
 # The seconds after which an expected event counts as missing.
-DEADLINE = 120
+DEADLINE = 300
 
 
 # The end of a script of several ranks. A thread of gloo may abort a process that ends in the usual way on a busy machine.

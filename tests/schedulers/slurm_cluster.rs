@@ -1,15 +1,16 @@
 //! Tests the real Slurm: a controller and three nodes on this machine.
 
-use std::fs;
+use std::{fs, path::Path, thread};
 
 use nix::{
     sys::signal::Signal,
     unistd::{geteuid, gethostname},
 };
+use ragent_base::sys::clock;
 
 use crate::support::{
-    End, Network, Program, Sandbox, Start, Stream, children, free_port, is_there, keeper_of, kill,
-    may_make_networks, skip,
+    End, Network, PATIENCE, Program, Sandbox, Start, Stream, children, free_port, is_there,
+    keeper_of, kill, may_make_networks, skip,
 };
 
 /// A controller and its nodes `n1` to `n3`. In the programs of the cluster, these names resolve to this machine, or to nodes of a network.
@@ -258,4 +259,66 @@ fn step_survives_its_coordinator() {
     let end = job.end();
     let report = fs::read_to_string(sandbox.path("report")).unwrap();
     assert!(report.contains("\"succeeded\""), "{report}\n{}", end.stderr);
+}
+
+/// Waits until the job has this line or a part of it in `scontrol show job`, and returns all lines.
+#[track_caller]
+fn wait_for_job(cluster: &Cluster<'_>, job: &str, part: &str) -> String {
+    let deadline = clock::now_blocking() + PATIENCE;
+    loop {
+        let shown = cluster.user(&format!("scontrol show job {job}")).run().stdout;
+        if shown.contains(part) {
+            return shown;
+        }
+        assert!(clock::now_blocking() < deadline, "no `{part}` in:\n{shown}");
+        thread::yield_now();
+    }
+}
+
+/// `examples/slurm/requeue.sbatch` queues its job again once all ranks have saved, and its next start goes on. After a success or a failure it
+/// does not.
+#[test]
+fn example_requeues_a_saved_job() {
+    let sandbox = Sandbox::new();
+    // A job starts again when the credentials of its last start have expired: after two minutes, by default.
+    let settings = format!("{TRACKING}\nAuthInfo=cred_expire=5");
+    let Some(cluster) = Cluster::start_with(&sandbox, &settings) else { return };
+    let ragent = Path::new(env!("CARGO_BIN_EXE_ragent")).parent().unwrap().display().to_string();
+    let environment = sandbox.environment();
+    let (_, path) = environment.iter().find(|(name, _)| name == "PATH").unwrap();
+    let orders = [0, 1].map(|rank| sandbox.orders(rank));
+    let give = |order: &str| orders.iter().for_each(|orders| orders.give(order));
+    let submit = |flags: &str| {
+        let words = "sbatch --parsable --nodes=2 --output=out";
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/slurm/requeue.sbatch");
+        let start = cluster.user(words).arg(script).env("PATH", format!("{ragent}:{path}"));
+        let words = format!("{flags} --no-python steps.py");
+        let end = words.split_ascii_whitespace().fold(start, Start::arg).run();
+        end.assert_code(0);
+        end.stdout.trim().to_owned()
+    };
+
+    let job = submit("");
+    // Both have started when both have answered.
+    give("open(f'started.{rank}', 'w').close()");
+    let started = [0, 1].map(|rank| sandbox.path(&format!("started.{rank}")));
+    let deadline = clock::now_blocking() + PATIENCE;
+    while !started.iter().all(|path| path.exists()) {
+        assert!(clock::now_blocking() < deadline, "{:?}", fs::read_to_string(sandbox.path("out")));
+        thread::yield_now();
+    }
+    give("notice(1); open(f'checkpoint.{rank}', 'w').write('8'); saved(8, 1)");
+    cluster.user(&format!("scancel --signal=USR1 --batch {job}")).run().assert_code(0);
+    wait_for_job(&cluster, &job, "Restarts=1");
+    give("open(f'resumed.{rank}', 'w').write(open(f'checkpoint.{rank}').read()); sys.exit(0)");
+    let shown = wait_for_job(&cluster, &job, "JobState=COMPLETED");
+    assert!(shown.contains("Restarts=1 ") && shown.contains("ExitCode=0:0"), "{shown}");
+    for rank in 0..2 {
+        assert_eq!(fs::read_to_string(sandbox.path(&format!("resumed.{rank}"))).unwrap(), "8");
+    }
+
+    let job = submit("--no-restart-exit-codes 3");
+    give("sys.exit(3)");
+    let shown = wait_for_job(&cluster, &job, "JobState=FAILED");
+    assert!(shown.contains("Restarts=0 ") && shown.contains("ExitCode=1:0"), "{shown}");
 }
