@@ -238,11 +238,13 @@ fn nodes<'a>(
     let words = format!(
         "{memory} {notice} {hang} {} --rdzv-backend c10d --rdzv-id {} --nnodes {}:{NODES} --max-restarts {MAX_RESTARTS} \
          --shutdown-timeout 1 --rdzv-endpoint {} --rdzv-conf \
-         join_settle=0.2,last_call_timeout=1,shrink_timeout=0.5,join_timeout=60",
+         join_settle=0.2,last_call_timeout=1,shrink_timeout=0.5,join_timeout={}",
         site.credentials,
         run_id(schedule),
         schedule.min_nodes,
-        site.endpoint
+        site.endpoint,
+        // As long as the test waits for the job to heal, because the machine may be busy.
+        PATIENCE.as_secs()
     );
     let node = |(number, plan)| {
         // The only endpoint is always that of node 1.

@@ -2,13 +2,13 @@
 """Does the same as chaos.sh, and keeps checkpoints in the memory of the agent.
 
 It loads at its start, and then saves one step after another. Its file has a line more for each: `loaded=STEP rank=R master=M`
-or `loaded=nothing`, `saving=STEP` before the agent takes the checkpoint, and `whole=STEP` for the newest one that is whole. A block is one line over and over, with the step,
-the rank and the master of those who have saved it. With $1 = `replicated`, all ranks have the same, without a rank. The behaviour
-of chaos.sh is $2.
+or `loaded=nothing`, `saving=STEP` before the agent takes the checkpoint, and `whole=STEP` for the newest one that is whole. A
+block is one line over and over, with the step, the rank and the master of those who have saved it. With $1 = `replicated`, all
+ranks have the same, without a rank. The behaviour of chaos.sh is $2.
 
-It sends heartbeats if the agent wants them, until it gets SIGUSR1. It answers most notices, and then trains no more, unless the job
-goes on: `answering=NOTICE step=STEP` is in its file before the agent learns that the step is saved. All ranks save the step that the
-first one of them has written to $AGREED, but one in forty saves another step, and one in forty saves nothing.
+It sends heartbeats if the agent wants them, until it gets SIGUSR1. It answers most notices, and then trains no more, unless the
+job goes on: `answering=NOTICE step=STEP` is in its file before the agent learns that the step is saved. All ranks save the step
+that the first one of them has written to $AGREED, but one in forty saves another step, and one in forty saves nothing.
 """
 
 import json
