@@ -20,7 +20,7 @@ use crate::{
     losses::Losses,
     node::{Chronicle, Newcomers, Node},
     oracle,
-    schedule::{NODES, Schedule},
+    schedule::{HANG_TIMEOUT, NODES, Schedule},
     support::{
         Network, PATIENCE, Sandbox, Start, WorkerProgram, free_port, let_pass, may_make_networks,
     },
@@ -43,6 +43,8 @@ pub(crate) struct Site {
     credentials: String,
     /// The sandbox of programs that query the job.
     observer: Sandbox,
+    /// Locked while an agent leaves.
+    pub(crate) leaving: Mutex<()>,
 }
 
 impl Site {
@@ -50,6 +52,8 @@ impl Site {
     fn new(voters: u32, has_secret: bool) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let observer = Sandbox::new();
+        fs::create_dir(observer.path("agreed")).expect("a fresh folder can be written");
+        let leaving = Mutex::default();
         let credentials = if has_secret {
             let path = observer.path("secret");
             let secret = Secret::random().expect("the system has random numbers");
@@ -62,11 +66,17 @@ impl Site {
             let name = format!("chaos{}", NUMBER.fetch_add(1, Ordering::Relaxed));
             let network = Some(Network::new(&name, OBSERVER));
             let hosts: Vec<String> = (1..=voters).map(Network::address).collect();
-            Self { network, endpoint: format!("{}:29400", hosts.join(",")), credentials, observer }
+            let endpoint = format!("{}:29400", hosts.join(","));
+            Self { network, endpoint, credentials, observer, leaving }
         } else {
             let endpoint = format!("127.0.0.1:{}", free_port());
-            Self { network: None, endpoint, credentials, observer }
+            Self { network: None, endpoint, credentials, observer, leaving }
         }
+    }
+
+    /// The folder in which all ranks agree on the step that they save for a notice.
+    pub(crate) fn agreed(&self) -> PathBuf {
+        self.observer.path("agreed")
     }
 
     /// Returns true if voters elect the coordinator.
@@ -124,6 +134,12 @@ pub(crate) struct Summary {
     pub(crate) standbys: usize,
     /// Rounds that began from memory.
     pub(crate) restored: usize,
+    /// Notices after which all ranks have saved.
+    pub(crate) saved: usize,
+    /// Workers that were killed because they hung.
+    pub(crate) hung: usize,
+    /// Failures of bad machines that were not charged.
+    pub(crate) free: usize,
 }
 
 impl Summary {
@@ -135,6 +151,9 @@ impl Summary {
             charges: charges.max().unwrap_or_default(),
             standbys: history.standbys,
             restored: oracle::count_restored(history),
+            saved: oracle::count_saved(history),
+            hung: oracle::count_hung(history),
+            free: oracle::count_free(history),
         }
     }
 }
@@ -175,7 +194,7 @@ pub(crate) fn run(
         node.bring_about(ending);
     }
     for node in &mut nodes {
-        node.wait_for_job_end(ending);
+        node.wait_for_job_end(ending, schedule.has_notices());
         complaints.extend(node.sandbox.left().into_iter().map(|left| format!("left: {left}")));
     }
     let mut history = gather(schedule, &nodes);
@@ -210,14 +229,22 @@ fn nodes<'a>(
     } else {
         ("chaos.sh", "")
     };
+    let notice = if schedule.has_notices() { "--notice 2" } else { "" };
+    let hang = if schedule.has_hang_timeout() {
+        format!("--hang-timeout {}", HANG_TIMEOUT.as_secs())
+    } else {
+        String::new()
+    };
     let words = format!(
-        "{memory} {} --rdzv-backend c10d --rdzv-id {} --nnodes {}:{NODES} --max-restarts {MAX_RESTARTS} \
+        "{memory} {notice} {hang} {} --rdzv-backend c10d --rdzv-id {} --nnodes {}:{NODES} --max-restarts {MAX_RESTARTS} \
          --shutdown-timeout 1 --rdzv-endpoint {} --rdzv-conf \
-         join_settle=0.2,last_call_timeout=1,shrink_timeout=0.5,join_timeout=60",
+         join_settle=0.2,last_call_timeout=1,shrink_timeout=0.5,join_timeout={}",
         site.credentials,
         run_id(schedule),
         schedule.min_nodes,
-        site.endpoint
+        site.endpoint,
+        // As long as the test waits for the job to heal, because the machine may be busy.
+        PATIENCE.as_secs()
     );
     let node = |(number, plan)| {
         // The only endpoint is always that of node 1.
@@ -244,6 +271,7 @@ fn gather(schedule: &Schedule, nodes: &[Node<'_>]) -> History {
         min_nodes: schedule.min_nodes,
         max_nodes: NODES,
         max_restarts: MAX_RESTARTS,
+        is_replicated: schedule.is_replicated(),
         ..History::default()
     };
     for history in nodes.iter().map(Node::history) {
@@ -251,9 +279,15 @@ fn gather(schedule: &Schedule, nodes: &[Node<'_>]) -> History {
         all.admissions.extend(history.admissions);
         all.deaths.extend(history.deaths);
         all.thaws.extend(history.thaws);
+        all.failures.extend(history.failures);
+        all.codes.extend(history.codes);
+        all.saved_ends.extend(history.saved_ends);
+        all.journal.extend(history.journal);
         all.standbys += history.standbys;
         all.complaints.extend(history.complaints);
     }
+    all.failures.sort();
+    all.journal.sort_by(|a, b| (&a.job, a.id).cmp(&(&b.job, b.id)));
     all
 }
 
@@ -306,7 +340,7 @@ fn keep(schedule: &Schedule, nodes: &[Node<'_>], chronicle: &Chronicle) -> PathB
         fs::write(folder.join("chronicle"), format!("{schedule}\n{}", chronicle.text()))?;
         for node in nodes {
             for file in node.sandbox.files_below("") {
-                if file.ends_with(".log") || file.starts_with("history/") {
+                if file.ends_with(".log") || file.starts_with("history/") || file == "journal" {
                     let name = format!("node{}.{}", node.number, file.replace('/', "."));
                     fs::copy(node.sandbox.path(&file), folder.join(name))?;
                 }

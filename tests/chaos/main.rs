@@ -5,10 +5,13 @@
 //!   host with its state are lost as well. The agent of another node may be started at that moment.
 //! - In half of the jobs, the workers keep checkpoints in memory. In half of them, the agents share a secret, so that copies of these cross
 //!   the network.
+//! - In many jobs, ranks have time to save before a node leaves, and the workers of a node that hangs are killed. Workers are stopped, and
+//!   hang. A substitute for NVIDIA's driver reports that a machine is bad.
 //! - The workers record their environment and when they were alive. The rules of `docs/rendezvous.md` are checked on these records.
 //!
 //! With `WORKER=python` the workers are started from standbys, and a run in which none was used fails. So does a run of several jobs in which
-//! no round began from memory.
+//! no round began from memory, and a run of many jobs in which no notice was answered, no worker was killed because it hung, or no bad machine
+//! was set aside.
 //!
 //! `SEED` runs one seed. `CHAOS_SECONDS` runs one seed after the other for that time. Both together repeat the same seed. It determines the
 //! faults, but not the speed of the machine.
@@ -43,8 +46,12 @@ mod support;
 /// The time during which faults begin in a job.
 const SPAN: Duration = Duration::from_secs(12);
 
-/// The number of seeds of a default run.
+/// The first seed of a default run, and their number. These seeds cover all kinds of jobs.
+const FIRST: u64 = 10;
 const SEEDS: u64 = 5;
+
+/// A run of so many jobs has every event that jobs report in numbers.
+const MANY: u64 = 30;
 
 /// The number of jobs at the same time. If there were more, they would take each other's CPU time and miss their leases.
 const LANES: u64 = 3;
@@ -63,11 +70,13 @@ fn run(seed: u64, worker: WorkerProgram) -> Result<job::Summary, String> {
     let summary = catch_unwind(AssertUnwindSafe(|| job::run(&schedule, worker, is_wanted)));
     let summary = summary.map_err(|panic| format!("{}\n{schedule}", words(&*panic)));
     let summary = summary?.map_err(|failure| failure.to_string())?;
-    let job::Summary { processes, rounds, charges, standbys, restored } = &summary;
+    let job::Summary { processes, rounds, charges, standbys, restored, saved, hung, free } =
+        &summary;
     let voters = schedule.voters;
     eprintln!(
         "seed {seed}: {voters} endpoint(s), {processes} processes in {rounds} rounds, {charges} failures charged, \
-         {standbys} standbys used, {restored} rounds from memory"
+         {standbys} standbys used, {restored} rounds from memory, {saved} notices after which all have saved, \
+         {hung} hangs, {free} failures of bad machines"
     );
     Ok(summary)
 }
@@ -91,10 +100,11 @@ fn no_fault_breaks_a_rule() {
         (None, None) => SEEDS,
     };
     // The seeds of a default run are always the same.
-    let first = seconds.map_or(1, |_| RandomState::new().hash_one(()) % 1_000_000_000);
+    let first = seconds.map_or(FIRST, |_| RandomState::new().hash_one(()) % 1_000_000_000);
     let end = seconds.map(|seconds| history::now() + Duration::from_secs(seconds));
     let next = AtomicU64::new(0);
     let (standbys, restored) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let [saved, hung, free] = [const { AtomicUsize::new(0) }; 3];
     let broken = Mutex::new(Vec::new());
     let lane = || {
         while end.is_none_or(|end| history::now() < end) {
@@ -106,6 +116,9 @@ fn no_fault_breaks_a_rule() {
                 Ok(summary) => {
                     standbys.fetch_add(summary.standbys, Ordering::Relaxed);
                     restored.fetch_add(summary.restored, Ordering::Relaxed);
+                    saved.fetch_add(summary.saved, Ordering::Relaxed);
+                    hung.fetch_add(summary.hung, Ordering::Relaxed);
+                    free.fetch_add(summary.free, Ordering::Relaxed);
                 }
                 Err(why) => broken.lock().unwrap().push(why),
             }
@@ -119,6 +132,11 @@ fn no_fault_breaks_a_rule() {
     let broken = broken.into_inner().unwrap();
     assert!(broken.is_empty(), "\n{}", broken.join("\n\n"));
     assert!(runs < SEEDS || restored.into_inner() > 0, "no round has begun from memory");
+    let jobs = next.into_inner();
+    let counts = [("notice", saved), ("hang", hung), ("bad machine", free)];
+    for (what, count) in counts.map(|(what, count)| (what, count.into_inner())) {
+        assert!(seed.is_some() || jobs < MANY || count > 0, "no {what} has had its effect");
+    }
     let standbys = standbys.into_inner();
     assert_eq!(standbys > 0, worker == WorkerProgram::Python, "{standbys} standbys were used");
 }

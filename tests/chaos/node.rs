@@ -16,10 +16,20 @@ use crate::{
     job::Site,
     schedule::{Ending, Fault, Plan, RECOVERY},
     support::{
-        Program, Sandbox, WorkerProgram, children, find_keeper, is_alive, is_standby, kill,
+        Gpus, Program, Sandbox, WorkerProgram, children, find_keeper, is_alive, is_standby, kill,
         let_pass,
     },
 };
+
+/// The longest time to wait for workers, or for an agent that reads the error of a GPU, before a fault that concerns them. If there are none,
+/// the fault has no effect.
+const READING: Duration = Duration::from_secs(3);
+
+/// The time that workers need to begin.
+const STARTING: Duration = Duration::from_millis(300);
+
+/// The time in which workers that hang must be ended. It is long, because the machine may be busy.
+const ENDING: Duration = Duration::from_secs(60);
 
 /// A node: its folders, its agent, and its faults so far.
 #[derive(Debug)]
@@ -29,6 +39,8 @@ pub(crate) struct Node<'a> {
     plan: &'a Plan,
     words: String,
     pub(crate) sandbox: Sandbox,
+    /// The GPUs of the machine, if it is to become bad.
+    gpus: Option<Gpus>,
     /// The running agent, and the number of agents so far.
     agent: Option<Program>,
     agents: u32,
@@ -92,15 +104,18 @@ impl<'a> Node<'a> {
         unistd::mkfifo(&sandbox.path("never"), Mode::S_IRWXU).expect("a fresh folder takes a pipe");
         let Plan { workers, manner, .. } = plan;
         let words = worker.translate(&format!(
-            "{words} --nproc-per-node {workers} --no-python {script} {}",
+            "{words} --journal {} --nproc-per-node {workers} --no-python {script} {}",
+            sandbox.path("journal").display(),
             manner.word()
         ));
+        let gpus = (plan.count_bad_machines() > 0).then(|| Gpus::new(&sandbox)).flatten();
         Self {
             number,
             site,
             plan,
             words,
             sandbox,
+            gpus,
             agent: None,
             agents: 0,
             recovered: Duration::ZERO,
@@ -116,7 +131,7 @@ impl<'a> Node<'a> {
         if plan.is_newcomer {
             newcomers.wait();
         }
-        lock(node).start();
+        lock(node).start_again();
         for (at, fault) in &plan.faults {
             let_pass((start + *at).saturating_sub(history::now()));
             lock(node).suffer(*fault);
@@ -156,26 +171,147 @@ impl<'a> Node<'a> {
             }
             Fault::KillKeeper => {
                 let Some(keeper) = find_keeper(self.agent().pid()) else { return };
+                self.expect_failure();
                 kill(keeper, Signal::SIGKILL);
                 self.record_death(Whose::Keeper(keeper));
             }
-            Fault::KillWorker => {
-                let keeper = find_keeper(self.agent().pid());
-                let children = keeper.map(children).unwrap_or_default();
-                let Some(worker) = children.into_iter().rfind(|pid| !is_standby(*pid)) else {
-                    return;
-                };
-                kill(worker, Signal::SIGKILL);
-            }
+            Fault::KillWorker => self.kill_worker(),
             Fault::Terminate(pause) => {
-                self.agent().signal(Signal::SIGTERM);
-                self.wait_for_end();
-                let_pass(pause);
-                self.start();
+                self.leave(pause, |node| node.agent().signal(Signal::SIGTERM));
             }
+            Fault::Leave(pause) => self.leave(pause, |node| {
+                if !node.give_notice("leave") {
+                    node.agent().signal(Signal::SIGTERM);
+                }
+            }),
+            Fault::Save => {
+                self.give_notice("save");
+            }
+            Fault::StopWorkers(time) => {
+                let stopped = self.signal_workers(Signal::SIGSTOP);
+                let_pass(time);
+                for pid in stopped {
+                    kill(pid, Signal::SIGCONT);
+                }
+            }
+            Fault::KillStopped(time) => {
+                let stopped = self.signal_workers(Signal::SIGSTOP);
+                let_pass(time);
+                if let Some(first) = stopped.first() {
+                    self.expect_failure();
+                    kill(*first, Signal::SIGKILL);
+                }
+                self.wait_until_ended(&stopped);
+            }
+            Fault::StopForever => {
+                self.expect_failure();
+                let stopped = self.signal_workers(Signal::SIGSTOP);
+                self.wait_until_ended(&stopped);
+            }
+            Fault::Hang => {
+                self.expect_failure();
+                let hung = self.signal_workers(Signal::SIGUSR1);
+                self.wait_until_ended(&hung);
+            }
+            Fault::BreakMachine(pause) => self.break_machine(pause),
         }
         self.recovered = history::now() + RECOVERY;
         self.note("is over");
+    }
+
+    /// The workers that run.
+    fn workers(&self) -> Vec<u32> {
+        let keeper = find_keeper(self.agent().pid());
+        let children = keeper.map(children).unwrap_or_default();
+        children.into_iter().filter(|pid| !is_standby(*pid)).collect()
+    }
+
+    fn kill_worker(&mut self) {
+        if let Some(worker) = self.workers().last() {
+            self.expect_failure();
+            kill(*worker, Signal::SIGKILL);
+        }
+    }
+
+    /// Waits a moment for workers. No event reports that they run, so this polls.
+    fn await_workers(&self) {
+        let deadline = history::now() + READING;
+        while self.workers().is_empty() && history::now() < deadline {
+            let_pass(Duration::from_millis(20));
+        }
+        let_pass(STARTING);
+    }
+
+    /// Signals the workers and all of their descendants. Returns the workers first.
+    fn signal_workers(&self, signal: Signal) -> Vec<u32> {
+        self.await_workers();
+        let mut all = self.workers();
+        let mut next = 0;
+        while let Some(pid) = all.get(next).copied() {
+            kill(pid, signal);
+            all.extend(children(pid));
+            next += 1;
+        }
+        all
+    }
+
+    /// Waits until these processes have ended. No event reports that, so this polls.
+    fn wait_until_ended(&mut self, pids: &[u32]) {
+        let deadline = history::now() + ENDING;
+        while pids.iter().any(|pid| is_alive(*pid)) {
+            if history::now() > deadline {
+                let number = self.number;
+                self.known.complaints.push(format!("workers of node {number} hang: {pids:?}"));
+                return;
+            }
+            let_pass(Duration::from_millis(20));
+        }
+    }
+
+    /// Notes that a worker fails now, which may be charged.
+    fn expect_failure(&mut self) {
+        self.known.failures.push(history::now());
+    }
+
+    /// Makes the agent leave, and starts it again. If all nodes were leaving at once, the job would be over.
+    fn leave(&mut self, pause: Duration, ask: impl Fn(&mut Self)) {
+        let site = self.site;
+        let only = site.leaving.lock().expect("a thread that panics ends the test");
+        ask(self);
+        let code = self.wait_for_end();
+        if code != Some(8) {
+            let why = format!("the agent of node {} has left with {code:?}", self.number);
+            self.known.complaints.push(why);
+        }
+        drop(only);
+        let_pass(pause);
+        self.start();
+    }
+
+    /// Gives the node a notice, as its user does. Returns false if the agent does not take it, for example while it starts.
+    fn give_notice(&self, kind: &str) -> bool {
+        let words = format!("notice {kind} chaos");
+        let end = self.site.ragent(&self.sandbox, self.number, &words).run();
+        self.note(&format!("notice {kind}: {:?} {}", end.code, end.stderr));
+        end.code == Some(0)
+    }
+
+    /// Lets a GPU report an error, and a worker fail. The agent of the repaired machine is started after a while.
+    fn break_machine(&mut self, pause: Duration) {
+        let Some(gpus) = &mut self.gpus else { return };
+        let known = "GPU 1 reported XID 79";
+        gpus.fail(1, 79);
+        let deadline = history::now() + READING;
+        while !self.log(self.agents).contains(known) && history::now() < deadline {
+            let_pass(Duration::from_millis(20));
+        }
+        self.kill_worker();
+        let_pass(pause);
+        self.kill_agent();
+        if let Some(gpus) = &self.gpus {
+            gpus.forget_errors();
+        }
+        self.start();
     }
 
     /// Kills all processes of the node, as a loss of power does. [`Self::start_again`] follows.
@@ -188,7 +324,7 @@ impl<'a> Node<'a> {
         self.wait_for_end();
     }
 
-    /// Starts an agent after the last one was killed.
+    /// Starts the first agent, or one after the last was killed.
     pub(crate) fn start_again(&mut self) {
         self.start();
         self.recovered = history::now() + RECOVERY;
@@ -252,6 +388,11 @@ impl<'a> Node<'a> {
         let out = log.try_clone().expect("a file can be written twice");
         let start = self.site.ragent(&self.sandbox, self.number, &self.words);
         let start = start.env("AGENT", self.agents.to_string()).stderr(log).stdout(out);
+        let start = start.env("AGREED", self.site.agreed());
+        let start = match &self.gpus {
+            Some(gpus) => gpus.belong_to(start),
+            None => start,
+        };
         self.agent = Some(start.start());
         self.note("agent started");
     }
@@ -278,18 +419,31 @@ impl<'a> Node<'a> {
     pub(crate) fn bring_about(&self, ending: Ending) {
         match ending {
             Ending::Leave => self.agent().signal(Signal::SIGTERM),
+            Ending::Notice if self.number == 1 => {
+                self.give_notice("end");
+            }
+            Ending::Notice => {}
             Ending::Success => {
                 fs::write(self.sandbox.path("done"), "").expect("the sandbox can be written");
             }
         }
     }
 
-    /// Waits for the end of the agent with the job, whose exit code is the same on every node.
-    pub(crate) fn wait_for_job_end(&mut self, ending: Ending) {
+    /// Waits for the end of the agent with the job.
+    pub(crate) fn wait_for_job_end(&mut self, ending: Ending, has_notices: bool) {
         let code = self.wait_for_end();
-        if code != Some(ending.code()) {
+        if !ending.allows(code, has_notices) {
             let why = format!("the agent of node {} ended with {code:?}", self.number);
-            self.known.complaints.push(format!("{why} instead of {}: {ending:?}", ending.code()));
+            self.known.complaints.push(format!("{why}: {ending:?}"));
+        }
+        if ending != Ending::Leave {
+            self.known.codes.extend(code);
+        }
+        if code == Some(5) {
+            match history::read_saved_end(&self.log(self.agents)) {
+                Some(step) => self.known.saved_ends.push(step),
+                None => self.known.complaints.push("an exit code of 5 without a step".to_owned()),
+            }
         }
     }
 
@@ -323,6 +477,8 @@ impl<'a> Node<'a> {
         let mut history = self.known.clone();
         history.standbys = self.sandbox.used_standbys();
         history.processes = history::read_processes(self.number, &self.sandbox.path("history"));
+        let journal = fs::read_to_string(self.sandbox.path("journal")).unwrap_or_default();
+        history.journal = history::read_journal(&journal);
         for agent in 1..=self.agents {
             let log = self.log(agent);
             history.admissions.extend(history::read_admissions(self.number, agent, &log));

@@ -5,7 +5,10 @@ use std::{
     time::Duration,
 };
 
-use crate::history::{Death, History, Loaded, Process, Whose, WorkerEnvironment};
+use crate::{
+    history::{Death, Event, History, Loaded, Process, Whose, WorkerEnvironment},
+    schedule::BAD_MACHINES,
+};
 
 /// The time that a machine needs to kill its processes after it was frozen: the documented limit of the lease.
 const SLIVER: Duration = Duration::from_millis(100);
@@ -16,7 +19,7 @@ const DYING: Duration = Duration::from_secs(1);
 type Rule = fn(&History) -> Result<(), String>;
 
 /// The rules, by name.
-const RULES: [(&str, Rule); 10] = [
+const RULES: [(&str, Rule); 16] = [
     ("1, ranks are dense", ranks_are_dense),
     ("1, all members have the same round", members_have_the_same_round),
     ("2 and 5, no two rounds run at once", no_two_rounds_run_at_once),
@@ -27,6 +30,12 @@ const RULES: [(&str, Rule); 10] = [
     ("8, the job heals", the_job_heals),
     ("workers have the job's name", the_job_has_its_name),
     ("memory is of one step of one round", memory_is_of_one_step),
+    ("memory is not older than what was whole", memory_is_newest),
+    ("only failures of workers are charged", only_failures_are_charged),
+    ("failures of bad machines are not charged", bad_machines_are_free),
+    ("unhealthy nodes get no place", unhealthy_nodes_get_no_place),
+    ("a notice is answered by all ranks", notices_are_answered_by_all),
+    ("the job has one end", the_job_has_one_end),
 ];
 
 /// Returns every broken rule, with the reason.
@@ -283,17 +292,169 @@ fn memory_is_of_one_step(history: &History) -> Result<(), String> {
         }
         let Some((Some((step, is_replicated, master)), worker)) = common else { continue };
         let of_master = |round: &&Round<'_>| round[0].environment.master == master;
-        let have_saved = |round: &Round<'_>| {
-            let savers = workers(round).into_iter().filter(|saver| saver.saved.contains(&step));
-            let ranks: BTreeSet<u32> = savers.map(|saver| saver.environment.rank).collect();
-            let needed = if is_replicated { 1 } else { round[0].environment.world_size };
-            ranks.len() >= needed as usize
-        };
+        let have_saved =
+            |round: &Round<'_>| have_all(round, is_replicated, |saver| saver.saved.contains(&step));
         check(rounds[..number].iter().filter(of_master).any(have_saved), || {
             format!("{} has loaded step {step} of {master}, which was not whole", name(worker))
         })?;
     }
     Ok(())
+}
+
+/// Returns true if all ranks of a round have saved something; if it is the same for all, one of them.
+fn have_all(round: &Round<'_>, is_replicated: bool, has: impl Fn(&Process) -> bool) -> bool {
+    let savers = workers(round).into_iter().filter(|saver| has(saver));
+    let ranks: BTreeSet<u32> = savers.map(|saver| saver.environment.rank).collect();
+    let needed = if is_replicated { 1 } else { round[0].environment.world_size };
+    ranks.len() >= needed as usize
+}
+
+/// If agents, keepers and ranks stay the same from one round to the next, the next one loads no step before the newest whole one. The
+/// exception is a checkpoint that is not used again, or memory that is off.
+fn memory_is_newest(history: &History) -> Result<(), String> {
+    let is_exception = |event: &Event| matches!(&event.kind[..], "memory_struck" | "memory_off");
+    if history.journal.iter().any(is_exception) {
+        return Ok(());
+    }
+    let places = |round: &Round<'_>| -> BTreeSet<(u32, u32, u32, u32)> {
+        let place = |p: &Process| (p.environment.rank, p.node, p.agent, p.keeper);
+        workers(round).into_iter().map(place).collect()
+    };
+    for pair in rounds(history).windows(2) {
+        let [before, after] = pair else { continue };
+        let [old_size, size] = [before, after].map(|round| round[0].environment.world_size);
+        let are_same = old_size == size && places(before) == places(after);
+        if !are_same || places(before).len() < size as usize {
+            continue;
+        }
+        let newest = workers(before).iter().flat_map(|p| p.whole.iter().copied()).max();
+        for worker in workers(after) {
+            let step = match &worker.loaded {
+                None | Some(Loaded::Torn) => continue,
+                Some(Loaded::Nothing) => None,
+                Some(Loaded::Block { step, .. }) => Some(*step),
+            };
+            check(step >= newest, || {
+                format!("{} has loaded {step:?} after {newest:?} was whole", name(worker))
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// At most as many failures are charged as workers were made to fail until then. So nothing else is charged, and no failure twice.
+fn only_failures_are_charged(history: &History) -> Result<(), String> {
+    for process in &history.processes {
+        let failures = history.failures.iter().filter(|at| **at <= process.started).count();
+        let charged = process.environment.restart_count;
+        check(charged as usize <= failures, || {
+            format!("{} has restart count {charged} after {failures} failures", name(process))
+        })?;
+    }
+    Ok(())
+}
+
+/// Events that may leave a job without MIN other nodes. A machine that is needed is charged.
+const LOSSES: [&str; 6] = [
+    "node_lost",
+    "node_left",
+    "node_lease_expired",
+    "coordinator_took_over",
+    "coordinator_started",
+    "recovering",
+];
+
+/// A failure is not charged if a GPU of the node had reported an error before that needs a repair, and the other nodes reach MIN.
+fn bad_machines_are_free(history: &History) -> Result<(), String> {
+    for (place, charged) in history.journal.iter().enumerate() {
+        let before = || history.journal[..place].iter().filter(|event| event.job == charged.job);
+        let in_round = |kind: &str| {
+            let mut events = before().filter(|event| event.round == charged.round);
+            events.rfind(|event| event.kind == kind).cloned()
+        };
+        let is_of_bad_machine = |event: Event| {
+            event.node == charged.node
+                && event.text.contains("XID 79")
+                && event.text.contains("before")
+        };
+        if charged.kind != "failure_charged"
+            || !in_round("worker_failed").is_some_and(is_of_bad_machine)
+        {
+            continue;
+        }
+        let nodes = in_round("round_admitted").and_then(|event| event.data["nodes"].as_u64());
+        // Another machine may be bad at the same time.
+        let enough = u64::from(history.min_nodes) + BAD_MACHINES;
+        let is_needed = nodes.is_none_or(|nodes| nodes < enough)
+            || LOSSES.iter().any(|kind| in_round(kind).is_some())
+            || before().any(|event| event.kind == "node_quarantined");
+        check(is_needed, || format!("the failure of a bad machine is charged: {charged:?}"))?;
+    }
+    Ok(())
+}
+
+/// A node whose machine is unhealthy takes part only if there are too few others. Then the round has the fewest nodes.
+fn unhealthy_nodes_get_no_place(history: &History) -> Result<(), String> {
+    let mut unhealthy = history.admissions.iter().filter(|admission| admission.is_unhealthy);
+    unhealthy.try_for_each(|admission| {
+        check(admission.terms.0 == history.min_nodes, || format!("{admission:?}"))
+    })
+}
+
+/// Returns true if all ranks of a round have saved this step on disk, for the same notice.
+fn is_on_disk(history: &History, step: u64) -> bool {
+    let numbers: BTreeSet<u64> =
+        history.processes.iter().flat_map(|p| p.answers.keys().copied()).collect();
+    let has = |round: &Round<'_>, number: u64| {
+        have_all(round, false, |p| p.answers.get(&number) == Some(&step))
+    };
+    rounds(history).iter().any(|round| numbers.iter().any(|number| has(round, *number)))
+}
+
+/// A notice is over with a step only if all ranks have saved this step, on disk or in memory. A job that ends as saved is on disk.
+fn notices_are_answered_by_all(history: &History) -> Result<(), String> {
+    let in_memory = |step: u64| {
+        let has =
+            |round: &Round<'_>| have_all(round, history.is_replicated, |p| p.saved.contains(&step));
+        rounds(history).iter().any(has)
+    };
+    for over in history.journal.iter().filter(|event| event.kind == "notice_over") {
+        let Some(step) = over.data["step"].as_u64() else { continue };
+        check(is_on_disk(history, step) || in_memory(step), || {
+            format!("not all have saved: {over:?}")
+        })?;
+    }
+    let mut ends = history.saved_ends.iter();
+    ends.try_for_each(|step| {
+        check(is_on_disk(history, *step), || {
+            format!("the job ends at step {step}, which is not saved")
+        })
+    })
+}
+
+/// If the job ends on all nodes at once, all agents have the same exit code.
+fn the_job_has_one_end(history: &History) -> Result<(), String> {
+    let codes = &history.codes;
+    check(codes.windows(2).all(|pair| pair[0] == pair[1]), || format!("exit codes {codes:?}"))
+}
+
+fn count(history: &History, is_counted: impl Fn(&Event) -> bool) -> usize {
+    history.journal.iter().filter(|event| is_counted(event)).count()
+}
+
+/// The number of notices after which all ranks have saved.
+pub(crate) fn count_saved(history: &History) -> usize {
+    count(history, |event| event.kind == "notice_over" && event.data["step"].is_u64())
+}
+
+/// The number of workers that were killed because they hung.
+pub(crate) fn count_hung(history: &History) -> usize {
+    count(history, |event| event.kind == "worker_failed" && event.text.contains("no progress"))
+}
+
+/// The number of failures that were not charged because the machine was unhealthy.
+pub(crate) fn count_free(history: &History) -> usize {
+    count(history, |event| event.data["reason"] == "bad_machine")
 }
 
 /// The number of rounds whose workers have loaded a step from memory.
@@ -312,6 +473,8 @@ fn the_job_has_its_name(history: &History) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
     use crate::history::Admission;
 
@@ -342,13 +505,13 @@ mod tests {
             environment,
             started: ms(from),
             beats: vec![ms(from + 10), ms(to)],
-            loaded: None,
-            saved: Vec::new(),
+            ..Process::default()
         }
     }
 
     fn admission(node: u32, round: (u64, u64), of: u32, master: &str) -> Admission {
-        Admission { node, agent: 1, round, terms: (of, of, master.to_owned(), 0) }
+        let terms = (of, of, master.to_owned(), 0);
+        Admission { node, agent: 1, round, terms, is_unhealthy: false }
     }
 
     /// Two rounds, one of two nodes and one of three, with a child of a worker in the second.
@@ -375,9 +538,8 @@ mod tests {
                 admission(2, (2, 2), 3, "m:2"),
             ],
             deaths: vec![Death { node: 1, whose: Whose::Agent(1), at: ms(2_500) }],
-            thaws: Vec::new(),
-            standbys: 0,
-            complaints: Vec::new(),
+            failures: (0..20).map(ms).collect(),
+            ..History::default()
         }
     }
 
@@ -399,6 +561,12 @@ mod tests {
     const ORPHANS: &str = "6, nothing outlives its agent";
     const RESTARTS: &str = "7, restarts are bounded and never forgotten";
     const MEMORY: &str = "memory is of one step of one round";
+    const NEWEST: &str = "memory is not older than what was whole";
+    const CHARGES: &str = "only failures of workers are charged";
+    const BAD: &str = "failures of bad machines are not charged";
+    const PLACES: &str = "unhealthy nodes get no place";
+    const ANSWERED: &str = "a notice is answered by all ranks";
+    const END: &str = "the job has one end";
 
     /// A correct history breaks no rule. A round that has started only in part breaks none either.
     #[test]
@@ -452,6 +620,41 @@ mod tests {
             }
         };
         assert_eq!(restored(change), [MEMORY]);
+    }
+
+    /// A step before the newest whole one breaks the rule, if nothing but workers has ended.
+    #[test]
+    fn old_memory_is_noticed() {
+        let loaded = |whole: u64, change: fn(&mut History)| {
+            let mut processes = good().processes;
+            processes.truncate(2);
+            processes.extend([worker(2, 0, 2, 4_000, 5_000), worker(2, 1, 2, 4_000, 5_000)]);
+            processes.iter_mut().for_each(|process| process.saved = vec![4, 5, 6]);
+            processes[1].whole = vec![4, whole];
+            for process in &mut processes[2..] {
+                let (step, rank) = (5, Some(process.environment.rank));
+                let master = "10.77.0.1:4001".to_owned();
+                process.loaded = Some(Loaded::Block { step, rank, master });
+            }
+            broken(|h| {
+                (h.processes, h.deaths) = (processes, Vec::new());
+                change(h);
+            })
+        };
+        assert_eq!(loaded(5, |_| {}), [""; 0]);
+        assert_eq!(loaded(6, |_| {}), [NEWEST]);
+        assert_eq!(loaded(6, |h| h.processes[3].keeper = 7), [""; 0]);
+        let strike =
+            |h: &mut History| h.journal = vec![event(1, "memory_struck", "", "", Value::Null)];
+        assert_eq!(loaded(6, strike), [""; 0]);
+        let grow = |h: &mut History| {
+            h.processes[2..].iter_mut().for_each(|p| p.environment.world_size = 3);
+        };
+        assert!(!loaded(6, grow).contains(&NEWEST.to_owned()));
+        let forget = |h: &mut History| {
+            h.processes[2..].iter_mut().for_each(|p| p.loaded = Some(Loaded::Nothing));
+        };
+        assert_eq!(loaded(4, forget), [NEWEST]);
     }
 
     #[test]
@@ -552,6 +755,88 @@ mod tests {
         assert_eq!(restarts(8, 9), [""; 0]);
         assert_eq!(restarts(9, 10), [RESTARTS]);
         assert_eq!(restarts(2, 1), [RESTARTS]);
+    }
+
+    /// A restart count above the number of workers that were made to fail before breaks the rule.
+    #[test]
+    fn charges_without_a_failure_are_noticed() {
+        let charges = |restarts: u32, at: u64| {
+            broken(|h| {
+                let new = &mut h.processes[2..];
+                new.iter_mut().for_each(|process| process.environment.restart_count = restarts);
+                h.failures = vec![ms(1_500), ms(at)];
+            })
+        };
+        assert_eq!(charges(2, 1_990), [""; 0]);
+        assert_eq!(charges(3, 1_990), [CHARGES]);
+        assert_eq!(charges(2, 2_500), [CHARGES]);
+    }
+
+    fn event(number: u64, kind: &str, node: &str, text: &str, data: Value) -> Event {
+        let [kind, node, text] = [kind, node, text].map(str::to_owned);
+        Event { job: "u".to_owned(), id: (1, number), round: 1, kind, node, text, data }
+    }
+
+    /// The failure of a machine that was known as bad may be charged only if the job needs the machine.
+    #[test]
+    fn charged_bad_machines_are_noticed() {
+        let charged = |nodes: u32, text: &str, also: &str| {
+            broken(|h| {
+                h.journal = vec![
+                    event(1, "round_admitted", "", "", json!({"nodes": nodes})),
+                    event(2, "worker_failed", "n1", text, Value::Null),
+                    event(3, also, "n2", "", Value::Null),
+                    event(4, "failure_charged", "n1", "", Value::Null),
+                ];
+            })
+        };
+        let bad = "killed by SIGKILL; GPU 1 reported XID 79 (fell off the bus) 0.4 s before";
+        assert_eq!(charged(4, bad, "round_ended"), [BAD]);
+        assert_eq!(charged(3, bad, "round_ended"), [""; 0]);
+        assert_eq!(charged(4, "killed by SIGKILL", "round_ended"), [""; 0]);
+        assert_eq!(charged(4, bad, "node_lost"), [""; 0]);
+        assert_eq!(charged(4, bad, "node_quarantined"), [""; 0]);
+    }
+
+    /// An unhealthy node in a round with more than the fewest nodes breaks the rule.
+    #[test]
+    fn places_of_unhealthy_nodes_are_noticed() {
+        assert_eq!(broken(|h| h.admissions[0].is_unhealthy = true), [""; 0]);
+        assert_eq!(broken(|h| h.admissions[1].is_unhealthy = true), [PLACES]);
+    }
+
+    /// A notice that is over with a step that not all ranks have saved for it breaks the rule, and so does the end of a job with it.
+    #[test]
+    fn incomplete_answers_are_noticed() {
+        let answered = |change: fn(&mut History)| {
+            broken(|h| {
+                h.journal = vec![event(1, "notice_over", "", "", json!({"notice": 4, "step": 7}))];
+                h.saved_ends = vec![7, 7];
+                for process in &mut h.processes[2..5] {
+                    process.answers = [(4, 7)].into();
+                }
+                change(h);
+            })
+        };
+        assert_eq!(answered(|_| {}), [""; 0]);
+        assert_eq!(answered(|h| h.processes[3].answers = [(4, 8)].into()), [ANSWERED]);
+        assert_eq!(answered(|h| h.processes[3].answers = [(3, 7)].into()), [ANSWERED]);
+        assert_eq!(answered(|h| h.journal[0].data["step"] = 8.into()), [ANSWERED]);
+        assert_eq!(answered(|h| h.saved_ends[1] = 8), [ANSWERED]);
+        assert_eq!(answered(|h| h.journal[0].data["step"] = Value::Null), [""; 0]);
+        // A step in memory is enough for a notice, but not for the end of the job.
+        let keep = |h: &mut History| {
+            h.journal[0].data["step"] = 9.into();
+            h.processes[..2].iter_mut().for_each(|p| p.saved = vec![9]);
+        };
+        assert_eq!(answered(keep), [""; 0]);
+    }
+
+    /// A job that ends at once has one exit code.
+    #[test]
+    fn different_ends_are_noticed() {
+        assert_eq!(broken(|h| h.codes = vec![5, 5]), [""; 0]);
+        assert_eq!(broken(|h| h.codes = vec![5, 8]), [END]);
     }
 
     /// The restarts that were charged may be forgotten only if all agents of the round before have ended.

@@ -14,6 +14,12 @@ pub(crate) const RECOVERY: Duration = Duration::from_millis(700);
 /// The least time between two agents that are asked to leave. If all are leaving, the job is over.
 const BETWEEN_LEAVERS: Duration = Duration::from_secs(4);
 
+/// The most machines of a job that become bad. The job may set aside as many for one reason, also with a MIN of 3.
+pub(crate) const BAD_MACHINES: u64 = 2;
+
+/// The time after which workers without a sign of progress are killed, in jobs that have such a limit.
+pub(crate) const HANG_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// The number of losses of voters in a job.
 const LOSSES: u32 = 2;
 
@@ -37,12 +43,41 @@ pub(crate) enum Fault {
     KillKeeper,
     /// A worker is killed.
     KillWorker,
-    /// The agent is asked to leave, and started again a while after its end.
+    /// The agent gets SIGTERM, and is started again a while after its end.
     Terminate(Duration),
+    /// The same, but `ragent notice leave` asks it to leave.
+    Leave(Duration),
+    /// `ragent notice save` asks all ranks to save.
+    Save,
+    /// The workers are stopped for a while, with all of their processes.
+    StopWorkers(Duration),
+    /// The workers are stopped, and one of them is killed after a while.
+    KillStopped(Duration),
+    /// The workers are stopped until the agent ends them.
+    StopForever,
+    /// The workers hang until the agent ends them. They are not stopped.
+    Hang,
+    /// A GPU reports an error, and a worker is killed. The machine is repaired after a while: its agent is killed and started again.
+    BreakMachine(Duration),
 }
 
 impl Fault {
-    fn any(dice: &mut Random) -> Self {
+    /// Returns a random fault of a job, which may watch its workers and may have notices.
+    fn any(dice: &mut Random, are_watched: bool, has_notices: bool) -> Self {
+        let pause = dice.millis(0, 3_000);
+        match dice.between(1, 132) {
+            101..=106 => Self::StopWorkers(dice.millis(500, 2_000)),
+            107..=112 if are_watched => Self::StopForever,
+            107..=112 => Self::KillStopped(dice.millis(200, 1_500)),
+            113..=118 if are_watched => Self::Hang,
+            119..=124 => Self::BreakMachine(dice.millis(1_000, 4_000)),
+            125..=128 if has_notices => Self::Leave(pause),
+            129..=132 if has_notices => Self::Save,
+            _ => Self::usual(dice),
+        }
+    }
+
+    fn usual(dice: &mut Random) -> Self {
         match dice.between(1, 100) {
             1..=14 => Self::Cut(dice.millis(500, 5_000)),
             15..=28 => Self::FreezeAll(dice.millis(500, 5_000)),
@@ -66,14 +101,19 @@ impl Fault {
     /// The approximate duration of the fault.
     fn time(self) -> Duration {
         match self {
-            Self::KillKeeper | Self::KillWorker => Duration::ZERO,
+            Self::KillKeeper | Self::KillWorker | Self::Save => Duration::ZERO,
+            Self::StopForever | Self::Hang => HANG_TIMEOUT,
             Self::Cut(time)
             | Self::FreezeAgent(time)
             | Self::FreezeAll(time)
             | Self::KillAgent(time)
             | Self::KillAgentOffline(time)
             | Self::LoseState(time)
-            | Self::Terminate(time) => time,
+            | Self::Terminate(time)
+            | Self::Leave(time)
+            | Self::StopWorkers(time)
+            | Self::KillStopped(time)
+            | Self::BreakMachine(time) => time,
         }
     }
 }
@@ -130,16 +170,18 @@ impl Loss {
 pub(crate) enum Ending {
     /// All agents are asked to leave.
     Leave,
+    /// One node gets the notice that the job ends, in a job with notices.
+    Notice,
     /// All workers succeed.
     Success,
 }
 
 impl Ending {
-    /// The exit code of every agent.
-    pub(crate) fn code(self) -> i32 {
+    /// Returns true if all agents may exit with this code. With notices, it depends on the ranks: 5 if all have saved, and otherwise 8.
+    pub(crate) fn allows(self, code: Option<i32>, has_notices: bool) -> bool {
         match self {
-            Self::Leave => 8,
-            Self::Success => 0,
+            Self::Leave | Self::Notice => code == Some(8) || (has_notices && code == Some(5)),
+            Self::Success => code == Some(0),
         }
     }
 }
@@ -181,6 +223,14 @@ pub(crate) struct Plan {
     pub(crate) faults: Vec<(Duration, Fault)>,
 }
 
+impl Plan {
+    /// Returns how often its machine becomes bad.
+    pub(crate) fn count_bad_machines(&self) -> u64 {
+        let is_bad = |fault: &Fault| matches!(fault, Fault::BreakMachine(_));
+        self.faults.iter().map(|(_, fault)| u64::from(is_bad(fault))).sum()
+    }
+}
+
 /// The faults of one job.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Schedule {
@@ -215,7 +265,8 @@ impl Schedule {
         let mut now = dice.millis(2_000, 3_000);
         while now < span {
             if is_calm && let Some(node) = schedule.free(dice, 0, now) {
-                schedule.plans[node].faults.push((now, Fault::KillWorker));
+                let fault = schedule.failure(dice);
+                schedule.plans[node].faults.push((now, fault));
                 now += dice.millis(500, 1_500);
             }
             if !is_quiet && dice.chance(25) {
@@ -227,8 +278,22 @@ impl Schedule {
             now += dice.millis(100, rest);
         }
         schedule.elect(dice);
-        schedule.ending = dice.pick(&[Ending::Leave, Ending::Success]).expect("there are some");
+        let last = if schedule.has_notices() { Ending::Notice } else { Ending::Leave };
+        let endings = [Ending::Leave, last, Ending::Success, Ending::Success];
+        schedule.ending = dice.pick(&endings).expect("there are some");
         schedule
+    }
+
+    /// Returns a random failure of a worker.
+    fn failure(&self, dice: &mut Random) -> Fault {
+        let (repair, may_break) =
+            (dice.millis(1_000, 4_000), self.count_bad_machines() < BAD_MACHINES);
+        match dice.between(1, 100) {
+            1..=15 if self.has_hang_timeout() => Fault::Hang,
+            16..=30 if self.has_hang_timeout() => Fault::StopForever,
+            31..=50 if may_break => Fault::BreakMachine(repair),
+            _ => Fault::KillWorker,
+        }
     }
 
     /// Lets half of all jobs elect their coordinator.
@@ -274,17 +339,24 @@ impl Schedule {
 
     /// Places a fault at `now` on a random idle node with an index of at least `first`.
     fn place(&mut self, dice: &mut Random, first: usize, now: Duration, leaves: &mut Duration) {
-        let fault = Fault::any(dice);
-        if matches!(fault, Fault::Terminate(_)) {
+        let fault = Fault::any(dice, self.has_hang_timeout(), self.has_notices());
+        if matches!(fault, Fault::Terminate(_) | Fault::Leave(_)) {
             if now < *leaves {
                 return;
             }
             *leaves = now + BETWEEN_LEAVERS;
         }
+        if matches!(fault, Fault::BreakMachine(_)) && self.count_bad_machines() >= BAD_MACHINES {
+            return;
+        }
         let first = if matches!(fault, Fault::LoseState(_)) { first.max(1) } else { first };
         if let Some(node) = self.free(dice, first, now) {
             self.plans[node].faults.push((now, fault));
         }
+    }
+
+    fn count_bad_machines(&self) -> u64 {
+        self.plans.iter().map(Plan::count_bad_machines).sum()
     }
 
     /// Kills the host's agent while another node cannot be reached; the host is back while that
@@ -324,6 +396,16 @@ impl Schedule {
         self.seed % 8 > 4
     }
 
+    /// Returns true if the ranks have time to save before nodes leave.
+    pub(crate) fn has_notices(&self) -> bool {
+        self.seed % 3 != 1
+    }
+
+    /// Returns true if workers without a sign of progress are killed.
+    pub(crate) fn has_hang_timeout(&self) -> bool {
+        self.seed % 5 < 3
+    }
+
     /// Returns true if the agents share a secret.
     pub(crate) fn has_secret(&self) -> bool {
         matches!(self.seed % 4, 1 | 2)
@@ -335,8 +417,9 @@ impl fmt::Display for Schedule {
         let Self { seed, min_nodes, voters, ending, .. } = self;
         write!(f, "seed {seed}, --nnodes {min_nodes}:{NODES}, {voters} endpoint(s), {ending:?}")?;
         let (memory, replicated) = (self.has_memory(), self.is_replicated());
-        let secret = self.has_secret();
-        writeln!(f, ", memory: {memory}, replicated: {replicated}, secret: {secret}")?;
+        let (secret, notices) = (self.has_secret(), self.has_notices());
+        write!(f, ", memory: {memory}, replicated: {replicated}, secret: {secret}")?;
+        writeln!(f, ", notices: {notices}, hang timeout: {}", self.has_hang_timeout())?;
         for (node, plan) in (1..).zip(&self.plans) {
             let Plan { workers, manner, joins, is_newcomer, faults } = plan;
             let joins = if *is_newcomer {
@@ -386,9 +469,25 @@ mod tests {
         assert!(is_there(|fault| matches!(fault, Fault::KillKeeper)));
         assert!(is_there(|fault| matches!(fault, Fault::KillWorker)));
         assert!(is_there(|fault| matches!(fault, Fault::Terminate(_))));
+        assert!(is_there(|fault| matches!(fault, Fault::Leave(_))));
+        assert!(is_there(|fault| matches!(fault, Fault::Save)));
+        assert!(is_there(|fault| matches!(fault, Fault::StopWorkers(_))));
+        assert!(is_there(|fault| matches!(fault, Fault::KillStopped(_))));
+        assert!(is_there(|fault| matches!(fault, Fault::StopForever)));
+        assert!(is_there(|fault| matches!(fault, Fault::Hang)));
+        assert!(is_there(|fault| matches!(fault, Fault::BreakMachine(_))));
         assert!(!is_there(|fault| matches!(fault, Fault::LoseState(_))));
         let mut others = schedules.iter().flat_map(|s| s.plans[1..].iter().flat_map(of));
         assert!(others.any(|fault| matches!(fault, Fault::LoseState(_))));
+        for schedule in &schedules {
+            let all = schedule.plans.iter().flat_map(of);
+            let of_kind = |which: fn(&Fault) -> bool| all.clone().filter(which).count();
+            let hangs = of_kind(|fault| matches!(fault, Fault::Hang | Fault::StopForever));
+            let notices = of_kind(|fault| matches!(fault, Fault::Leave(_) | Fault::Save));
+            assert!(hangs == 0 || schedule.has_hang_timeout(), "{schedule}");
+            assert!(notices == 0 || schedule.has_notices(), "{schedule}");
+            assert!(schedule.count_bad_machines() <= BAD_MACHINES, "{schedule}");
+        }
         for plan in schedules.iter().flat_map(|schedule| &schedule.plans) {
             for pair in plan.faults.windows(2) {
                 assert!(pair[0].0 + pair[0].1.time() + RECOVERY <= pair[1].0);
@@ -425,7 +524,7 @@ mod tests {
     #[test]
     fn default_seeds_are_varied() {
         let schedules: Vec<Schedule> =
-            (1..=crate::SEEDS).map(|seed| Schedule::new(seed, SPAN)).collect();
+            (0..crate::SEEDS).map(|seed| Schedule::new(crate::FIRST + seed, SPAN)).collect();
         for voters in [1, 3, 5] {
             assert!(schedules.iter().any(|schedule| schedule.voters == voters));
         }
@@ -434,9 +533,15 @@ mod tests {
         };
         assert!(schedules.iter().any(|s| s.has_memory() && s.is_replicated()));
         assert!(has(true, true) && has(true, false) && has(false, true) && has(false, false));
-        for ending in [Ending::Leave, Ending::Success] {
-            assert!(schedules.iter().any(|schedule| schedule.ending == ending));
+        for ending in [Ending::Leave, Ending::Notice, Ending::Success] {
+            assert!(schedules.iter().any(|schedule| schedule.ending == ending), "{ending:?}");
         }
+        let all = || schedules.iter().flat_map(|s| &s.plans).flat_map(|plan| &plan.faults);
+        let is_there = |which: fn(&Fault) -> bool| all().any(|(_, fault)| which(fault));
+        assert!(is_there(|fault| matches!(fault, Fault::Leave(_) | Fault::Terminate(_))));
+        assert!(is_there(|fault| matches!(fault, Fault::StopWorkers(_) | Fault::KillStopped(_))));
+        assert!(is_there(|fault| matches!(fault, Fault::StopForever | Fault::Hang)));
+        assert!(is_there(|fault| matches!(fault, Fault::BreakMachine(_))));
         let losses = || schedules.iter().flat_map(|schedule| &schedule.losses);
         let is_there = |which: fn(Loss) -> bool| losses().any(|(_, loss)| which(*loss));
         assert!(is_there(|loss| matches!(loss, Loss::Leader(_))));

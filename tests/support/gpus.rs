@@ -2,12 +2,13 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::Write,
+    io::{Read, Write},
+    os::unix::fs::OpenOptionsExt,
     path::PathBuf,
     process::Command,
 };
 
-use nix::{sys::stat::Mode, unistd};
+use nix::{fcntl::OFlag, sys::stat::Mode, unistd};
 
 use super::{Sandbox, Start, is_there};
 
@@ -61,6 +62,14 @@ impl Gpus {
     /// Makes a GPU report an error.
     pub fn fail(&mut self, gpu: u32, xid: u64) {
         self.send(gpu, 0x8, xid);
+    }
+
+    /// Drops the errors that no agent has read, as a restart of the machine does.
+    pub fn forget_errors(&self) {
+        let flags = OFlag::O_NONBLOCK.bits();
+        let pipe = OpenOptions::new().read(true).custom_flags(flags).open(&self.errors.0);
+        // It reads until nothing is left, which is an error, since the pipe stays open.
+        let _ = pipe.expect("our pipe").read_to_end(&mut Vec::new());
     }
 
     /// Makes the driver report that a GPU became unavailable.

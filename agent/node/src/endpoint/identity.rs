@@ -24,6 +24,9 @@ pub(super) enum IdentityAnswer {
     Mismatch(Mismatch),
     /// Connections are accepted, but nothing is sent.
     Silent,
+    /// A connection is accepted and closed, and nothing is sent. An agent that is killed after it has read the request does
+    /// this, and so do other programs.
+    Closed,
     /// Another program answers, as described.
     Other(String),
     /// No program answers.
@@ -49,6 +52,7 @@ pub(super) async fn ask_all(
 pub async fn describe_other_program(address: SocketAddr) -> Option<String> {
     match ask(address, None).await {
         IdentityAnswer::Other(what) => Some(what),
+        IdentityAnswer::Closed => Some(looks_like(&[])),
         // A paused coordinator is silent, too.
         IdentityAnswer::Ragent
         | IdentityAnswer::Mismatch(_)
@@ -119,6 +123,7 @@ fn answer_of(Exchange { received, end }: Exchange) -> IdentityAnswer {
             IdentityAnswer::None(error.to_string())
         }
         (None, ExchangeEnd::TimedOut) if received.is_empty() => IdentityAnswer::Silent,
+        (None, ExchangeEnd::Complete) if received.is_empty() => IdentityAnswer::Closed,
         (None, ExchangeEnd::Complete | ExchangeEnd::Failed(_) | ExchangeEnd::TimedOut) => {
             IdentityAnswer::Other(looks_like(&received))
         }
@@ -177,8 +182,11 @@ mod tests {
         let truncated: [&[u8]; 3] = [b"", b"HTTP/1.1", b"HTTP/1.1 200 OK\r\n\r\n{\"rag"];
         for received in truncated {
             assert_eq!(answer(received, failed()), IdentityAnswer::None("reset".to_owned()));
+        }
+        for received in &truncated[1..] {
             assert_eq!(answer(received, ExchangeEnd::Complete), other(received));
         }
+        assert_eq!(answer(b"", ExchangeEnd::Complete), IdentityAnswer::Closed);
         let foreign: [&[u8]; 2] = [b"SSH-2.0-X\r\n", b"HTTP/1.1 404 Not Found\r\n"];
         for received in foreign {
             for end in [failed(), ExchangeEnd::Complete, ExchangeEnd::TimedOut] {

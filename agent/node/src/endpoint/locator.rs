@@ -186,7 +186,9 @@ impl Locator {
                 IdentityAnswer::Mismatch(mismatch) => {
                     return self.end(Effect::GiveUp(LocateError::Auth(mismatch)));
                 }
-                IdentityAnswer::Silent => return self.handle_silence(now, since, address),
+                IdentityAnswer::Silent | IdentityAnswer::Closed => {
+                    return self.handle_silence(now, since, address);
+                }
                 IdentityAnswer::Other(what) => {
                     return self.end(Effect::GiveUp(LocateError::Other {
                         address,
@@ -207,7 +209,7 @@ impl Locator {
 
     fn handle_silence(&mut self, now: Instant, since: Instant, address: SocketAddr) {
         let since = *self.silent_since.get_or_insert(since);
-        // A coordinator that is paused, or busy with other connections, is silent, too.
+        // A coordinator that is paused, busy with other connections or killed at this moment is silent, too.
         if now.saturating_duration_since(since) >= limits::SILENT_TIMEOUT {
             let what = looks_like(&[]);
             return self.end(Effect::GiveUp(LocateError::Other { address, what, holder: None }));

@@ -178,15 +178,21 @@ fn join_timeout_ends_the_search() {
     assert_eq!((at, effects), (JOIN_TIMEOUT, vec![format!("GiveUp({what})")]));
 }
 
-/// A process that accepts connections without answering counts as another program only after
+/// A process that accepts connections without answering, or closes them, counts as another program only after
 /// [`limits::SILENT_TIMEOUT`], counted from the first of consecutive requests.
 #[test]
 fn silence_is_limited() {
+    for silence in [IdentityAnswer::Silent, IdentityAnswer::Closed] {
+        assert_silence_is_limited(&silence);
+    }
+}
+
+fn assert_silence_is_limited(silence: &IdentityAnswer) {
     let mut t = Fixture::new(None);
     let silent = "10.0.0.1:29400 accepts connections but does not answer";
     t.now += 3 * SECOND;
     assert_eq!(
-        t.answers(&[IdentityAnswer::Silent, IdentityAnswer::Ragent]),
+        t.answers(&[silence.clone(), IdentityAnswer::Ragent]),
         [format!("Report({silent})")]
     );
     let interrupted = t.next();
@@ -194,7 +200,7 @@ fn silence_is_limited() {
     let since = t.next();
     assert!(since > interrupted);
     let (at, effects) = t.repeat(|t| {
-        let effects = t.answers(&[IdentityAnswer::Silent]);
+        let effects = t.answers(&[silence.clone()]);
         effects.into_iter().filter(|effect| effect.starts_with("GiveUp")).collect()
     });
     let limit = since + limits::SILENT_TIMEOUT;
