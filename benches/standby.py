@@ -27,9 +27,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from elastic import (
-    JOIN_SETTLE_S, KILLS_PER_NODE, Job, Launcher, NotRunning, Worker, marked, since,
-)
+from elastic import KILLS_PER_NODE, Job, Launcher, NotRunning, Worker, marked, since
 from table import Column, Table
 
 DDP_WORKER = Path(__file__).resolve().with_name("ddp_worker.py")

@@ -17,7 +17,7 @@ mod printable;
 mod proof;
 
 pub use error::Malformed;
-pub use printable::printable;
+pub use printable::{printable, printable_line};
 pub use proof::{NoProof, Proof};
 #[doc(hidden)]
 pub use prost::Message;

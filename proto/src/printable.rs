@@ -9,6 +9,11 @@ pub fn printable(text: &str) -> String {
     text.chars().filter(|c| !is_unfit(*c) && !turns_text(*c)).collect()
 }
 
+/// Returns `text` in the same way, and on one line: newlines and tabs become spaces.
+pub fn printable_line(text: &str) -> String {
+    printable(text).replace(char::is_control, " ")
+}
+
 /// Returns true for control characters except newline and tab.
 pub(crate) fn is_unfit(c: char) -> bool {
     c.is_control() && !matches!(c, '\n' | '\t')
@@ -28,5 +33,6 @@ mod tests {
     fn only_words_are_left() {
         let text = "a\tb\r\n\u{1b}[31mred\u{7}\u{9b}2J\u{202e}x\u{2066}\u{e9}\0";
         assert_eq!(printable(text), "a\tb\n[31mred2Jx\u{e9}");
+        assert_eq!(printable_line(text), "a b [31mred2Jx\u{e9}");
     }
 }

@@ -69,19 +69,14 @@ pub struct Snapshot {
     #[serde(deserialize_with = "known", default)]
     pub saving: Option<Saving>,
     /// How often the job saves, if it reports that.
-    #[serde(default)]
     pub checkpoints: Option<CheckpointTimes>,
     /// The newest step that all ranks have saved, if it is known.
-    #[serde(default)]
     pub saved_step: Option<u64>,
     /// The stall of the workers, while they make no progress for much longer than usual.
-    #[serde(default)]
     pub stall: Option<Stall>,
     /// The newest look at the workers of the running round, if there was one.
-    #[serde(default)]
     pub look: Option<JobLook>,
     /// The checkpoints in memory, if the script has saved any.
-    #[serde(default)]
     pub memory: Option<MemoryStatus>,
     /// The outcome of the job, if it has ended.
     pub outcome: Option<Outcome>,
@@ -311,7 +306,6 @@ pub struct Stall {
     /// bytes.
     pub text: Option<String>,
     /// Further facts, each on a line; at most [`STALL_FACTS_MAX`].
-    #[serde(default)]
     pub facts: Vec<String>,
     /// The rank for which the others wait, if one is known.
     pub rank: Option<GlobalRank>,
@@ -603,10 +597,8 @@ pub struct NodeSnapshot {
     /// The load of its machine when it last registered, if known.
     pub load: Option<String>,
     /// The reason why its machine is unhealthy, if it is.
-    #[serde(default)]
     pub unhealthy: Option<String>,
     /// The reason for which the user has excluded its host, if it is excluded.
-    #[serde(default)]
     pub excluded: Option<String>,
 }
 

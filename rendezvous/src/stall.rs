@@ -26,8 +26,8 @@ mod tests;
 
 use std::net::IpAddr;
 
-pub(crate) use self::places::places;
 use self::{evidence::Evidence, graph::Graph};
+pub(crate) use self::{names::cut, places::places};
 use crate::{
     ids::{GlobalRank, RoundId},
     message::{Digest, LaunchSource},

@@ -15,7 +15,6 @@ pub const CHARGED_ROUNDS_MAX: usize = 8;
 
 /// What is known about the training of a job.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(default)]
 pub struct Training {
     /// The highest step that any worker has reported or saved.
     pub highest_step: Option<u64>,
@@ -224,7 +223,6 @@ pub struct ChargedRound {
     /// The age of the job at that time.
     pub at: Duration,
     /// True if it began with a checkpoint in memory.
-    #[serde(default)]
     pub began_from_memory: bool,
 }
 

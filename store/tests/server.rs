@@ -437,7 +437,8 @@ fn handed_over_too_early_is_refused() {
 #[tokio::test]
 async fn connections_can_be_handed_over() {
     let fixture = Fixture::new();
-    let store = fixture.thread.open_without_listener(AdmissionRule::Anybody).unwrap();
+    let options = Options { admission: AdmissionRule::Anybody, ..Options::default() };
+    let store = fixture.thread.open_with(None, options).unwrap();
     let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let addr = listener.local_addr().unwrap();
     let mut there = TcpStream::connect(addr).unwrap();
@@ -490,7 +491,7 @@ async fn failures_delay_nothing() {
     let fixture = Fixture::new();
     let deaf = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     let store = fixture.thread.open(deaf.into(), AdmissionRule::Anybody).unwrap();
-    settle(&fixture.thread.open_without_listener(AdmissionRule::Nobody).unwrap());
+    settle(&fixture.thread.open_with(None, Options::default()).unwrap());
     assert_eq!(fixture.client().await.ping(1).await.unwrap(), 1);
     store.close().await;
 }

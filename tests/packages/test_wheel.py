@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import sys
 import zipfile
 
 from conftest import TOOLS, TORCH_PYTHON, needs, run, skip

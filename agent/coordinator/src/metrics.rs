@@ -279,17 +279,20 @@ fn add_checkpoints(registry: &mut Registry, snapshot: &Snapshot) {
         registry.register("ragent_saved_step", help, gauge(step));
     }
     let Some(times) = &snapshot.checkpoints else { return };
-    let mut add = |name, help, ms: Option<u64>| {
-        if let Some(ms) = ms {
-            let seconds = ConstGauge::new(ms as f64 / 1000.0);
-            registry.register_with_unit(name, help, Unit::Seconds, seconds);
-        }
-    };
+    let mut add = |name, help, ms| add_seconds(registry, name, help, ms);
     add("ragent_checkpoint_interval", "Usual time between checkpoints", Some(times.every_ms));
     let help = "Usual time for which training stands still for a checkpoint";
     add("ragent_checkpoint_cost", help, times.cost_ms);
     let help = "Time between checkpoints that loses the least";
     add("ragent_checkpoint_best_interval", help, times.best_ms);
+}
+
+/// Adds a time, if it is known.
+fn add_seconds(registry: &mut Registry, name: &str, help: &str, ms: Option<u64>) {
+    if let Some(ms) = ms {
+        let seconds = ConstGauge::new(ms as f64 / 1000.0);
+        registry.register_with_unit(name, help, Unit::Seconds, seconds);
+    }
 }
 
 fn gauge(value: impl TryInto<i64>) -> ConstGauge {

@@ -18,8 +18,8 @@ pub(super) use self::{document::Document, view::PageView};
 use super::{
     client::{JobPage, WATCH_PATH},
     publisher::Publisher,
-    readers::{self, Parts},
-    relay::{Asker, PageRelay, Refusal},
+    readers,
+    relay::{Asker, PageRelay},
     states::States,
 };
 
@@ -27,17 +27,6 @@ use super::{
 struct Page {
     publisher: Arc<Publisher<PageView>>,
     relay: PageRelay,
-}
-
-impl Page {
-    /// Opens the events. Unless the request is direct, they may be at another process.
-    async fn open(&self, asker: Asker) -> Result<Parts, Refusal> {
-        let page = JobPage::Watch;
-        match Arc::clone(&self.publisher).subscribe().await {
-            Ok(frames) => Ok(frames.parts(self.relay.admit(page, asker)?)),
-            Err(refusal) => self.relay.open(refusal, page, asker).await,
-        }
-    }
 }
 
 /// Returns the routes of the page.
@@ -49,7 +38,7 @@ pub(super) fn routes(states: Arc<States>, relay: PageRelay, document: Document) 
 }
 
 async fn watch(State(page): State<Arc<Page>>, asker: Asker) -> Response {
-    let opened = page.open(asker).await;
+    let opened = page.publisher.open(&page.relay, JobPage::Watch, asker).await;
     let answer = |parts| readers::answer("text/event-stream", parts);
     opened.map_or_else(IntoResponse::into_response, answer)
 }

@@ -12,9 +12,10 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::{
+    client::JobPage,
     journal::JournalReader,
     readers::{Parts, ReaderPlace, send},
-    relay::Refusal,
+    relay::{Asker, PageRelay, Refusal},
     state::JsonState,
     states::States,
 };
@@ -53,6 +54,19 @@ pub(super) struct Publisher<V: View> {
 impl<V: View> Publisher<V> {
     pub(super) fn new(states: Arc<States>) -> Self {
         Self { states, running: Mutex::default() }
+    }
+
+    /// Opens a page with the states of the view. Unless the request is direct, they may be at another process.
+    pub(super) async fn open(
+        self: &Arc<Self>,
+        relay: &PageRelay,
+        page: JobPage,
+        asker: Asker,
+    ) -> Result<Parts, Refusal> {
+        match Arc::clone(self).subscribe().await {
+            Ok(frames) => Ok(frames.parts(relay.admit(page, asker)?)),
+            Err(refusal) => relay.open(refusal, page, asker).await,
+        }
     }
 
     /// Returns the states of the view, from the next one on.

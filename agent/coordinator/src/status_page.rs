@@ -20,7 +20,7 @@ use super::{
     client::{self, Asked, JobPage, STATUS_PATH},
     collected::Collected,
     publisher::{Frame, Publisher, View},
-    readers::{self, Parts},
+    readers,
     relay::{Asker, PageRelay, Reason, Refusal},
     state::JsonState,
     states::States,
@@ -68,15 +68,6 @@ impl StatusPage {
         };
         self.elsewhere.get(self.relay.ask(not_here, JobPage::State.what(), ask)).await
     }
-
-    /// Returns the current state and all later ones.
-    async fn follow(&self, asker: Asker) -> Result<Parts, Refusal> {
-        let page = JobPage::States;
-        match Arc::clone(&self.publisher).subscribe().await {
-            Ok(frames) => Ok(frames.parts(self.relay.admit(page, asker)?)),
-            Err(refusal) => self.relay.open(refusal, page, asker).await,
-        }
-    }
 }
 
 /// Returns the route of the page.
@@ -91,7 +82,7 @@ async fn answer(
     RawQuery(query): RawQuery,
 ) -> Response {
     if matches!(query.as_deref(), Some("follow" | "follow=1" | "follow=true")) {
-        let opened = page.follow(asker).await;
+        let opened = page.publisher.open(&page.relay, JobPage::States, asker).await;
         return opened.map_or_else(IntoResponse::into_response, readers::answer_lines);
     }
     match page.state(asker.is_direct).await {

@@ -490,9 +490,5 @@ const OFF: &str = "off: ";
 
 /// Cuts a line to the longest one that is sent.
 fn fitted(line: &str) -> String {
-    let mut end = line.len().min(LINE_MAX);
-    while !line.is_char_boundary(end) {
-        end -= 1;
-    }
-    line[..end].to_owned()
+    line[..line.floor_char_boundary(LINE_MAX)].to_owned()
 }

@@ -13,13 +13,13 @@ use tracing::warn;
 
 pub(super) use self::{entry::JournalEntry, file::RecordedRun, lines::EventLines};
 use ragent_base::{cli::EventsArgs, spec::UsageError, sys::stdout};
-use ragent_coordinator::client::{JobPage, JournalRequest, PageLines, StreamError};
+use ragent_coordinator::client::{JobPage, JournalRequest, PageLines};
 
 use super::{
     asked_job::asked_job,
     error::{LaunchError, system},
     find_coordinator::{FoundJob, find_coordinator},
-    follow::{self, Reader, follow},
+    follow::{self, Reader, follow, go_on_if},
     runtime,
 };
 
@@ -151,16 +151,11 @@ struct Printer {
 
 impl Reader for Printer {
     type Stream = PageLines;
-    type Part = String;
     const PATIENCE: Option<Duration> = Some(follow::PATIENCE);
 
-    async fn open(&mut self, at: &FoundJob) -> Result<Option<PageLines>, LaunchError> {
+    fn page(&mut self, at: &FoundJob) -> JobPage {
         self.is_over |= at.snapshot.outcome.is_some();
-        at.open(JobPage::Events(JournalRequest { after: self.after, follow: true })).await
-    }
-
-    async fn next(lines: &mut PageLines) -> Result<Option<String>, StreamError> {
-        lines.next().await
+        JobPage::Events(JournalRequest { after: self.after, follow: true })
     }
 
     async fn receive(&mut self, lines: String) -> Result<ControlFlow<()>, LaunchError> {
@@ -170,11 +165,7 @@ impl Reader for Printer {
 
     async fn end(&mut self, failure: Option<&LaunchError>) -> ControlFlow<()> {
         // The journal may go on if it was not read to its end.
-        if self.is_over && failure.is_none() {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
+        go_on_if(!self.is_over || failure.is_some())
     }
 }
 

@@ -1,8 +1,7 @@
 //! Asks for the state of a job, at its endpoint or at all of its voters at once.
 
-use std::error::Error;
-
 use ragent_base::{
+    report::news::with_causes,
     secret::Credentials,
     spec::{Endpoint, JobEndpoint, VoterList},
 };
@@ -98,9 +97,9 @@ impl FindFailure {
     /// Describes the failure in one line, which begins with the voter.
     fn line(&self, voter: &Endpoint) -> String {
         match self {
-            Self::Asked { endpoint, source } if endpoint == voter => one_line(source),
+            Self::Asked { endpoint, source } if endpoint == voter => with_causes(source),
             Self::Asked { endpoint, source } => {
-                format!("names the coordinator at {endpoint}: {}", one_line(source))
+                format!("names the coordinator at {endpoint}: {}", with_causes(source))
             }
             Self::NoJob(text) => text.clone(),
         }
@@ -113,17 +112,6 @@ fn local_agent(endpoint: &str) -> Option<u32> {
     let is_agent =
         |agent: &&RunningAgent| agent.endpoint == endpoint && agent.stage != Stage::Launching;
     agents.iter().find(is_agent).map(|agent| agent.pid)
-}
-
-/// Returns an error and its causes in one line.
-fn one_line(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// Asks all voters at once. The first state counts, since most answer with the same coordinator.

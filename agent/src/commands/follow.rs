@@ -3,8 +3,8 @@
 use std::{ops::ControlFlow, time::Duration};
 
 use ragent_base::{spec::JobEndpoint, sys::clock};
-use ragent_coordinator::client::StreamError;
-use ragent_rendezvous::jitter::Pauses;
+use ragent_coordinator::client::{JobPage, PageLines, StateStream, StreamError};
+use ragent_rendezvous::{jitter::Pauses, snapshot::Snapshot};
 
 use super::{
     credentials::AskerCredentials,
@@ -24,26 +24,55 @@ const PAUSE_LONGEST: Duration = Duration::from_secs(8);
 /// Reads a stream that each coordinator of a job serves.
 pub(super) trait Reader {
     /// The open stream.
-    type Stream;
-
-    /// A part of the stream.
-    type Part;
+    type Stream: JobStream;
 
     /// The longest wait for the next coordinator. No limit if `None`.
     const PATIENCE: Option<Duration>;
 
-    /// Opens the stream. Returns `None` if the process no longer coordinates the job.
-    async fn open(&mut self, at: &FoundJob) -> Result<Option<Self::Stream>, LaunchError>;
-
-    /// Returns the next part; `None` at the end.
-    async fn next(stream: &mut Self::Stream) -> Result<Option<Self::Part>, StreamError>;
+    /// Returns the page to request from a coordinator.
+    fn page(&mut self, at: &FoundJob) -> JobPage;
 
     /// Handles a part. Returns `Break` if it is the last one.
-    async fn receive(&mut self, part: Self::Part) -> Result<ControlFlow<()>, LaunchError>;
+    async fn receive(
+        &mut self,
+        part: <Self::Stream as JobStream>::Part,
+    ) -> Result<ControlFlow<()>, LaunchError>;
 
     /// Handles the end of the stream, or the failure to open it or to find a coordinator. Returns `Break` to stop, and otherwise the next
     /// coordinator is asked.
-    async fn end(&mut self, failure: Option<&LaunchError>) -> ControlFlow<()>;
+    async fn end(&mut self, _failure: Option<&LaunchError>) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+/// A page that arrives in parts.
+pub(super) trait JobStream: From<PageLines> {
+    /// A part of the page.
+    type Part;
+
+    /// Returns the next part; `None` at the end.
+    async fn next(&mut self) -> Result<Option<Self::Part>, StreamError>;
+}
+
+impl JobStream for PageLines {
+    type Part = String;
+
+    async fn next(&mut self) -> Result<Option<String>, StreamError> {
+        self.next().await
+    }
+}
+
+impl JobStream for StateStream {
+    type Part = Box<Snapshot>;
+
+    async fn next(&mut self) -> Result<Option<Box<Snapshot>>, StreamError> {
+        self.next().await
+    }
+}
+
+/// Returns `Continue` if the condition is true.
+pub(super) fn go_on_if(condition: bool) -> ControlFlow<()> {
+    if condition { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
 }
 
 /// Reads a stream at the coordinator `found`, and then at each later one.
@@ -65,15 +94,16 @@ pub(super) async fn follow<R: Reader>(
     let mut is_first = true;
     loop {
         let opened = match found {
-            Ok(found) => reader.open(&found).await,
+            Ok(found) => found.open(reader.page(&found)).await,
             Err(error) => Err(error),
         };
         let mut has_received = false;
         let failure = match opened {
             Ok(None) => None,
-            Ok(Some(mut stream)) => {
+            Ok(Some(lines)) => {
+                let mut stream = R::Stream::from(lines);
                 // If the connection breaks, the next coordinator has the later parts.
-                while let Ok(Some(part)) = R::next(&mut stream).await {
+                while let Ok(Some(part)) = stream.next().await {
                     if reader.receive(part).await?.is_break() {
                         return Ok(());
                     }

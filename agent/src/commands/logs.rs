@@ -28,7 +28,7 @@ use ragent_base::{
     sys::{clock, host::ThisHost},
 };
 use ragent_coordinator::{
-    client::{JobPage, StateStream, StreamError},
+    client::{JobPage, StateStream},
     logs_page::{LogsMessage, LogsRequest},
 };
 use ragent_proto::printable;
@@ -47,7 +47,7 @@ use super::{
     asked_job::asked_job,
     error::{LaunchError, system},
     find_coordinator::{FoundJob, find_coordinator},
-    follow::{self, Reader, follow},
+    follow::{self, Reader, follow, go_on_if},
     runtime, stacks,
 };
 
@@ -107,25 +107,16 @@ struct StateWatcher(watch::Sender<Snapshot>);
 
 impl Reader for StateWatcher {
     type Stream = StateStream;
-    type Part = Box<Snapshot>;
     const PATIENCE: Option<Duration> = Some(follow::PATIENCE);
 
-    async fn open(&mut self, at: &FoundJob) -> Result<Option<StateStream>, LaunchError> {
-        Ok(at.open(JobPage::States).await?.map(Into::into))
-    }
-
-    async fn next(states: &mut StateStream) -> Result<Option<Box<Snapshot>>, StreamError> {
-        states.next().await
+    fn page(&mut self, _at: &FoundJob) -> JobPage {
+        JobPage::States
     }
 
     async fn receive(&mut self, snapshot: Box<Snapshot>) -> Result<ControlFlow<()>, LaunchError> {
         let is_over = snapshot.outcome.is_some();
         self.0.send_replace(*snapshot);
-        Ok(if is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-    }
-
-    async fn end(&mut self, _failure: Option<&LaunchError>) -> ControlFlow<()> {
-        ControlFlow::Continue(())
+        Ok(go_on_if(!is_over))
     }
 }
 

@@ -11,7 +11,7 @@ use ragent_base::{
     spec::{Argument, RankRanges, RequestKind, UsageError},
     sys::stdout,
 };
-use ragent_coordinator::client::{JobPage, StateStream, StreamError};
+use ragent_coordinator::client::{JobPage, StateStream};
 use ragent_leadership::state_file::{RunningAgent, Stage, running_agents};
 use ragent_node::notices::{Answer, Request, ask};
 use ragent_proto::printable;
@@ -25,7 +25,7 @@ use super::{
     asked_job::asked_job,
     error::{LaunchError, system},
     find_coordinator::{FoundJob, find_coordinator},
-    follow::{self, Reader, follow},
+    follow::{self, Reader, follow, go_on_if},
     runtime,
 };
 
@@ -112,15 +112,10 @@ fn id_of(snapshot: &Snapshot) -> Option<(Term, u64)> {
 
 impl Reader for NewLook {
     type Stream = StateStream;
-    type Part = Box<Snapshot>;
     const PATIENCE: Option<Duration> = Some(follow::PATIENCE);
 
-    async fn open(&mut self, at: &FoundJob) -> Result<Option<StateStream>, LaunchError> {
-        Ok(at.open(JobPage::States).await?.map(Into::into))
-    }
-
-    async fn next(states: &mut StateStream) -> Result<Option<Box<Snapshot>>, StreamError> {
-        states.next().await
+    fn page(&mut self, _at: &FoundJob) -> JobPage {
+        JobPage::States
     }
 
     async fn receive(&mut self, snapshot: Box<Snapshot>) -> Result<ControlFlow<()>, LaunchError> {
@@ -129,14 +124,7 @@ impl Reader for NewLook {
             self.look = snapshot.look;
             return Ok(ControlFlow::Break(()));
         }
-        Ok(match snapshot.outcome {
-            Some(_) => ControlFlow::Break(()),
-            None => ControlFlow::Continue(()),
-        })
-    }
-
-    async fn end(&mut self, _failure: Option<&LaunchError>) -> ControlFlow<()> {
-        ControlFlow::Continue(())
+        Ok(go_on_if(snapshot.outcome.is_none()))
     }
 }
 

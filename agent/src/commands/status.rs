@@ -13,7 +13,7 @@ use ragent_base::{
     spec::JobEndpoint,
     sys::stdout,
 };
-use ragent_coordinator::client::{JobPage, StateStream, StreamError};
+use ragent_coordinator::client::{JobPage, StateStream};
 use ragent_rendezvous::snapshot::Snapshot;
 
 use super::{
@@ -21,7 +21,7 @@ use super::{
     credentials::AskerCredentials,
     error::{LaunchError, system},
     find_coordinator::{FoundJob, ask, find_coordinator},
-    follow::{self, Reader, follow},
+    follow::{self, Reader, follow, go_on_if},
     runtime,
 };
 
@@ -80,28 +80,16 @@ struct Watch<'a> {
 
 impl Reader for Watch<'_> {
     type Stream = StateStream;
-    type Part = Box<Snapshot>;
     const PATIENCE: Option<Duration> = Some(follow::PATIENCE);
 
-    async fn open(&mut self, at: &FoundJob) -> Result<Option<StateStream>, LaunchError> {
-        Ok(at.open(JobPage::States).await?.map(Into::into))
-    }
-
-    async fn next(states: &mut StateStream) -> Result<Option<Box<Snapshot>>, StreamError> {
-        states.next().await
+    fn page(&mut self, _at: &FoundJob) -> JobPage {
+        JobPage::States
     }
 
     async fn receive(&mut self, snapshot: Box<Snapshot>) -> Result<ControlFlow<()>, LaunchError> {
         let Self { args, before, after } = self;
         print_text(&format!("{before}{}{after}", rendered(args, &snapshot)))?;
-        Ok(match snapshot.outcome {
-            Some(_) => ControlFlow::Break(()),
-            None => ControlFlow::Continue(()),
-        })
-    }
-
-    async fn end(&mut self, _failure: Option<&LaunchError>) -> ControlFlow<()> {
-        ControlFlow::Continue(())
+        Ok(go_on_if(snapshot.outcome.is_none()))
     }
 }
 

@@ -14,6 +14,7 @@ use crate::{
     machine::{Availability, Rendezvous},
     message::{JobResult, Outcome, WorkerEnd, WorkerFailure},
     phase::{Closed, Phase},
+    stall::cut,
     training::Training,
 };
 
@@ -247,6 +248,7 @@ impl Failures {
 
 /// Shortens a failure for a list.
 fn shortened(failure: WorkerFailure) -> WorkerFailure {
+    let cut = |text| cut(text, FURTHER_TEXT_MAX);
     let end = match failure.end {
         WorkerEnd::NotStarted(reason) => WorkerEnd::NotStarted(cut(reason)),
         WorkerEnd::StandbyUnfit(reason) => WorkerEnd::StandbyUnfit(cut(reason.into()).into()),
@@ -259,10 +261,4 @@ fn shortened(failure: WorkerFailure) -> WorkerFailure {
     // The beginning of a path would be another path.
     let error_file = failure.error_file.filter(|path| path.len() <= FURTHER_TEXT_MAX);
     WorkerFailure { end, message, error_file, stderr_tail: String::new(), ..failure }
-}
-
-/// Cuts a text to at most [`FURTHER_TEXT_MAX`] bytes.
-fn cut(mut text: String) -> String {
-    text.truncate(text.floor_char_boundary(FURTHER_TEXT_MAX));
-    text
 }

@@ -23,15 +23,18 @@ use crate::{
 };
 
 impl Rendezvous {
+    /// Returns true if this coordinator still forms rounds. Ends the job if it shuts down.
+    pub(super) fn may_step(&mut self) -> bool {
+        if self.availability == Availability::ShuttingDown {
+            self.finish();
+        }
+        self.availability == Availability::Available
+    }
+
     /// Starts, cancels or ends the last call. Gives up when nodes have waited for too long.
     pub(super) fn step_in_gathering(&mut self, now: Instant, shared: SharedSettings) -> bool {
-        match self.availability {
-            Availability::Available => {}
-            Availability::HostLeaving | Availability::Ended => return false,
-            Availability::ShuttingDown => {
-                self.finish();
-                return false;
-            }
+        if !self.may_step() {
+            return false;
         }
         if self.close_if_ending() {
             return true;

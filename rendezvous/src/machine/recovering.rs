@@ -325,13 +325,8 @@ impl Rendezvous {
 
     /// Leaves the recovery when every member is back, or no other can come back.
     pub(super) fn step_in_recovering(&mut self, now: Instant, shared: SharedSettings) -> bool {
-        match self.availability {
-            Availability::Available => {}
-            Availability::HostLeaving | Availability::Ended => return false,
-            Availability::ShuttingDown => {
-                self.finish();
-                return false;
-            }
+        if !self.may_step() {
+            return false;
         }
         let leases = self.leases();
         let Phase::Recovering(recovering) = &mut self.phase else {

@@ -64,18 +64,15 @@ pub struct WorkerFailure {
     /// The last lines of its stderr, if captured.
     pub stderr_tail: String,
     /// True if its exit code rules out a restart.
-    #[serde(default)]
     pub is_final: bool,
     /// The age of its error file when the message was sent; `None` if there is none, or if the node has not
     /// looked yet.
-    #[serde(default)]
     pub error_file_age: Option<Duration>,
     /// Reports of the node's hardware since the round began, the worst first, and of these the newest; at most
     /// [`HARDWARE_FACTS_MAX`](super::HARDWARE_FACTS_MAX).
     #[serde(default)]
     pub hardware: Vec<HardwareFact>,
     /// Set if the kernel has probably killed the worker for lack of memory.
-    #[serde(default)]
     pub oom: Option<OomKill>,
 }
 

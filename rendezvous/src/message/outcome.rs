@@ -19,13 +19,11 @@ pub struct Outcome {
     /// The other failures within a second of the first, oldest first, at most 16. Their times do not show
     /// which of them was the cause. Their texts are cut to 512 bytes. They have no stderr, and no error file
     /// with a longer path.
-    #[serde(default)]
     pub further_failures: Vec<WorkerFailure>,
     /// The total number of failures charged.
     pub restarts_used: u32,
     /// The step up to which nothing is lost: all ranks have saved it for a notice, and have reported nothing
     /// since.
-    #[serde(default)]
     pub complete_step: Option<u64>,
 }
 
@@ -95,7 +93,6 @@ pub enum JobResult {
         waited: Duration,
         /// The last round; zero if there was none. The time runs from the end of this round, or from the last
         /// loss of a node after it.
-        #[serde(default)]
         after: Round,
         /// Nodes that were lost or have left since the last round was formed, and have not been replaced.
         #[serde(default, rename = "gone")]

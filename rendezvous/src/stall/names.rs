@@ -73,9 +73,7 @@ pub(super) fn stack_file(rank: u32, worker: &Worker<'_>, own: &Own) -> Option<St
 }
 
 /// Returns the part of `text` that has at most `limit` bytes.
-pub(super) fn cut(mut text: String, limit: usize) -> String {
-    while text.len() > limit {
-        text.pop();
-    }
+pub(crate) fn cut(mut text: String, limit: usize) -> String {
+    text.truncate(text.floor_char_boundary(limit));
     text
 }

@@ -69,14 +69,8 @@ fn by_stacks(evidence: &Evidence<'_>, own: &Own) -> Option<String> {
         (false, Some(place)) => format!("{} in {place}", who.with("is", "are")),
         (false, None) => format!("{} in no collective", who.with("is", "are")),
     };
-    let others: Vec<_> = evidence
-        .workers
-        .iter()
-        .filter(|(rank, _)| ranks.binary_search(rank).is_err())
-        .map(|(rank, worker)| (*rank, worker))
-        .collect();
     Some(
-        text + &of_others(&others, own, |rank, worker| {
+        text + &of_others(evidence, ranks, own, |rank, worker| {
             let is_in_torch = worker.is_in_torch();
             match (line(worker), worker.look.activity) {
                 (Some(place), _) => format!("in {place}"),
@@ -111,14 +105,8 @@ fn by_kernel(evidence: &Evidence<'_>, own: &Own) -> Option<String> {
     };
     let who = Ranks::new(ranks, own);
     let text = format!("{} in the kernel in {place}", who.with("waits", "wait"));
-    let others: Vec<_> = evidence
-        .workers
-        .iter()
-        .filter(|(rank, _)| ranks.binary_search(rank).is_err())
-        .map(|(rank, worker)| (*rank, worker))
-        .collect();
     Some(
-        text + &of_others(&others, own, |_, worker| {
+        text + &of_others(evidence, ranks, own, |_, worker| {
             let place = worker.look.waits_in.as_deref();
             match (place, worker.look.state) {
                 (Some(place), Some(state)) => format!("in {place}, state {state}"),
@@ -130,15 +118,17 @@ fn by_kernel(evidence: &Evidence<'_>, own: &Own) -> Option<String> {
     )
 }
 
-/// Names the other ranks, those with the same text together.
+/// Names all ranks except `ranks`, those with the same text together.
 fn of_others(
-    others: &[(u32, &Worker<'_>)],
+    evidence: &Evidence<'_>,
+    ranks: &[u32],
     own: &Own,
     describe: impl Fn(u32, &Worker<'_>) -> String,
 ) -> String {
     let mut kinds: Vec<(String, Vec<u32>)> = Vec::new();
     let mut left: u64 = 0;
-    for (rank, worker) in others {
+    let is_other = |(rank, _): &(&u32, &Worker<'_>)| ranks.binary_search(rank).is_err();
+    for (rank, worker) in evidence.workers.iter().filter(is_other) {
         let kind = if worker.is_stopped() { "stopped".to_owned() } else { describe(*rank, worker) };
         match kinds.iter().position(|(other, _)| *other == kind) {
             Some(place) => kinds[place].1.push(*rank),

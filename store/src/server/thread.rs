@@ -132,18 +132,6 @@ impl StoreThread {
         self.open_with(Some(listener), Options { admission, ..Options::default() })
     }
 
-    /// Opens an empty store that only serves connections handed to it by [`StoreHandle::serve`].
-    ///
-    /// # Errors
-    ///
-    /// Returns [`OpenError`] if the thread accepts no more stores.
-    pub fn open_without_listener(
-        &self,
-        admission: AdmissionRule,
-    ) -> Result<StoreHandle, OpenError> {
-        self.open_with(None, Options { admission, ..Options::default() })
-    }
-
     /// Opens an empty store; without a listener it only serves connections handed to it by
     /// [`StoreHandle::serve`].
     ///

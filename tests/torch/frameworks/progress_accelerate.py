@@ -1,6 +1,5 @@
 """Trains with accelerate and the bars of its examples, which the main process draws, after a bar of every process."""
 
-import os
 
 import torch
 from accelerate import Accelerator

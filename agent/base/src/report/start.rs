@@ -5,7 +5,7 @@
 
 use std::{fmt::Write as _, time::Instant};
 
-use ragent_proto::printable;
+use ragent_proto::printable_line;
 use ragent_rendezvous::{
     message::StandbyCounts,
     settings::NodeRange,
@@ -141,7 +141,7 @@ impl Facts {
 
 /// Returns `text`, which may come from another node, without characters that move the cursor.
 fn clean(text: &str) -> String {
-    let mut text = printable(text).replace(char::is_control, " ");
+    let mut text = printable_line(text);
     text.truncate(text.floor_char_boundary(limits::START_TEXT));
     text
 }

@@ -1,12 +1,9 @@
 //! Adds the metrics of checkpoints in memory.
 
-use prometheus_client::{
-    metrics::gauge::ConstGauge,
-    registry::{Registry, Unit},
-};
+use prometheus_client::registry::{Registry, Unit};
 use ragent_rendezvous::snapshot::MemoryStatus;
 
-use super::gauge;
+use super::{add_seconds, gauge};
 
 /// Adds what is known about checkpoints in memory. A metric without a known value is absent.
 pub(super) fn add_memory(registry: &mut Registry, memory: Option<&MemoryStatus>) {
@@ -20,14 +17,10 @@ pub(super) fn add_memory(registry: &mut Registry, memory: Option<&MemoryStatus>)
         let help = "1 if another node holds each part of it as well, else 0";
         registry.register("ragent_memory_copied", help, gauge(u8::from(memory.is_copied)));
     }
-    let mut add = |name, help, ms: Option<u64>| {
-        if let Some(ms) = ms {
-            let seconds = ConstGauge::new(ms as f64 / 1000.0);
-            registry.register_with_unit(name, help, Unit::Seconds, seconds);
-        }
-    };
-    add("ragent_memory_age", "Time since it became whole", memory.age_ms);
-    add("ragent_memory_save", "Usual time for which a save stops the workers", memory.cost_ms);
+    let help = "Time since it became whole";
+    add_seconds(registry, "ragent_memory_age", help, memory.age_ms);
+    let help = "Usual time for which a save stops the workers";
+    add_seconds(registry, "ragent_memory_save", help, memory.cost_ms);
     if memory.limit > 0 {
         let help = "Memory that the node with the largest parts needs";
         let needed = gauge(memory.needed);

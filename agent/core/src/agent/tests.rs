@@ -4,7 +4,7 @@ mod looks;
 mod notices;
 
 use ragent_rendezvous::{
-    ids::{GlobalRank, GroupRank, LocalRank, RoleRank},
+    ids::{GlobalRank, GroupRank, LocalRank},
     limits::OWNER_CHECK_INTERVAL,
     message::{
         Admission, Assignment, CheckedOwners, CheckpointId, EvictReason, HardwareFact, HealthClass,
@@ -134,19 +134,11 @@ fn round(term: u64, round: u64) -> RoundId {
 fn admission(term: u64, number: u64) -> Admission {
     Admission {
         round: round(term, number),
-        group_rank: GroupRank(0),
         group_world_size: 2,
-        first_global_rank: GlobalRank(0),
         world_size: 4,
-        first_role_rank: RoleRank(0),
         role_world_size: 4,
-        restart_count: 0,
-        charged_through: Round(0),
         master_address: "10.0.0.1".to_owned(),
         master_port: PORT,
-        store_clients: Vec::new(),
-        rounds_without_progress: 0,
-        saved_step: None,
         ..Admission::default()
     }
 }

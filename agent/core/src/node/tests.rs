@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use ragent_rendezvous::{
-    ids::{GlobalRank, GroupRank, RoleRank, RoundId, VoterAddress},
+    ids::{RoundId, VoterAddress},
     message::{Admission, Assignment, NodeState, StepProgress, StepSource},
     settings::Leases,
 };
@@ -48,19 +48,11 @@ fn welcome(term: u64) -> Welcome {
 fn admission(round: u64) -> Admission {
     Admission {
         round: RoundId { term: Term(1), round: Round(round) },
-        group_rank: GroupRank(0),
         group_world_size: 1,
-        first_global_rank: GlobalRank(0),
         world_size: 1,
-        first_role_rank: RoleRank(0),
         role_world_size: 1,
-        restart_count: 0,
-        charged_through: Round(0),
         master_address: "10.0.0.1".to_owned(),
         master_port: 4000,
-        store_clients: Vec::new(),
-        rounds_without_progress: 0,
-        saved_step: None,
         ..Admission::default()
     }
 }

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use hyper_util::rt::TokioIo;
 use ragent_base::{
     net,
+    report::news::with_causes,
     spec::{Endpoint, EtcdSpec},
 };
 use ragent_election::claim::{ChangeOutcome, Entry, KeyContent, Record, Revision, Stamp};
@@ -36,7 +37,7 @@ use tonic::{
 };
 
 use super::{
-    error::{EtcdError, is_outdated_token, is_refusal, is_tls_failure, text},
+    error::{EtcdError, is_outdated_token, is_refusal, is_tls_failure},
     limits,
     tls::{file_names, read_file, tls_config, unusable_file},
 };
@@ -327,7 +328,7 @@ impl EtcdClient {
         let member = self.member();
         let failed = |cause: String| EtcdError::Connect { member: member.clone(), cause };
         let mut cause = String::new();
-        let addresses = net::resolve(&member).await.map_err(|error| failed(text(&error)))?;
+        let addresses = net::resolve(&member).await.map_err(|error| failed(with_causes(&error)))?;
         for remote in addresses {
             match net::dial(remote).await {
                 Ok(stream) => {
@@ -345,7 +346,7 @@ impl EtcdClient {
         let member = self.member();
         let scheme = if self.spec.tls.is_some() { "https" } else { "http" };
         let failed = |error: tonic::transport::Error| {
-            let (member, cause) = (member.clone(), text(&error));
+            let (member, cause) = (member.clone(), with_causes(&error));
             if is_tls_failure(&cause) {
                 return EtcdError::Tls { member, cause };
             }
@@ -354,9 +355,9 @@ impl EtcdClient {
         let mut grpc = GrpcEndpoint::from_shared(format!("{scheme}://{member}")).map_err(failed)?;
         if let Some(tls) = &self.spec.tls {
             // The files have unusable content, so a repetition would not help.
-            grpc = grpc
-                .tls_config(tls_config(tls)?.domain_name(member.host.clone()))
-                .map_err(|error| EtcdError::File { path: file_names(tls), cause: text(&error) })?;
+            grpc = grpc.tls_config(tls_config(tls)?.domain_name(member.host.clone())).map_err(
+                |error| EtcdError::File { path: file_names(tls), cause: with_causes(&error) },
+            )?;
         }
         let mut stream = Some(TokioIo::new(stream));
         // The only connection exists already. A channel that asks for another one has lost it.
@@ -387,7 +388,7 @@ impl EtcdClient {
 
     fn status_error(&self, status: &Status) -> EtcdError {
         let member = self.member();
-        let cause = text(status);
+        let cause = with_causes(status);
         if is_tls_failure(&cause) {
             return EtcdError::Tls { member, cause };
         }

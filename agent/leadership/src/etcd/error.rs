@@ -1,6 +1,6 @@
 //! Describes why requests to etcd fail.
 
-use std::{error::Error, time::Duration};
+use std::time::Duration;
 
 use ragent_base::spec::Endpoint;
 use tonic::{Code, Status};
@@ -123,17 +123,6 @@ pub(super) fn is_refusal(status: &Status) -> bool {
         || message.contains("authentication failed")
         || message.contains("authentication is not enabled")
         || message.contains("user name is empty")
-}
-
-/// Returns an error and its causes in one line.
-pub(super) fn text(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

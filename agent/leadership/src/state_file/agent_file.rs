@@ -38,7 +38,6 @@ pub struct RunningAgent {
     #[serde(default)]
     pub credentials: RegisteredCredentials,
     /// The socket of the agent for `ragent notice`. Missing in files of older builds.
-    #[serde(default)]
     pub notices: Option<PathBuf>,
 }
 

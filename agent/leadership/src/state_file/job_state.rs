@@ -33,68 +33,47 @@ use crate::{Stored, limits};
 /// The content of a coordinator's state file.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 pub(super) struct Remembered {
-    /// [`SCHEMA`]; zero in files of older builds.
-    #[serde(default)]
+    /// [`SCHEMA`] in files of this build.
     schema: u32,
     /// The time of the write. In the file of a voter, the last time at which a leader was known.
-    #[serde(default)]
     written: WriteStamp,
     /// The time after `written` that agents may wait for the next coordinator.
-    #[serde(default)]
     kept_ms: u64,
     job_uid: String,
-    /// Missing in files of older builds.
+    /// Missing in files of 0.2.0.
     #[serde(default)]
     born_ms: u64,
     term: u64,
     round: u64,
     round_size: u32,
-    #[serde(default)]
     is_adopted: bool,
     host_rank: Option<u32>,
-    /// This field and the next two are missing in files of older builds.
-    #[serde(default)]
     host_node: String,
-    #[serde(default)]
     host_name: String,
-    #[serde(default, alias = "is_host_buried")]
     is_host_confirmed_dead: bool,
     restarts_used: u32,
     charged_through: u64,
-    #[serde(default)]
     host_tallies: Vec<RememberedTally>,
-    #[serde(default)]
     free_rounds: u32,
-    #[serde(default)]
     early_free_rounds: u32,
-    #[serde(default)]
     is_early: bool,
-    /// Missing in files of older builds.
-    #[serde(default)]
     closed: Option<Outcome>,
-    /// Missing in files of older builds.
-    #[serde(default)]
     totals: RememberedTotals,
-    /// Missing in files of older builds.
+    /// Missing in files of 0.2.0.
     #[serde(default)]
     training: Training,
-    /// Hexadecimal digits. Missing in files of older builds.
-    #[serde(default)]
+    /// Hexadecimal digits.
     proof_key: String,
     /// Only in the file of a voter.
-    #[serde(default)]
     copy: Option<RememberedCopy>,
 }
 
 /// The time account of the job, in the order of the messages between voters.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 struct RememberedTotals {
-    #[serde(default)]
     state_ms: Vec<u64>,
-    #[serde(default)]
     redone_ms: u64,
     /// Count, cost in milliseconds, and repeated steps.
-    #[serde(default)]
     restarts: Vec<(u32, u64, u64)>,
 }
 
@@ -135,12 +114,8 @@ struct RememberedCopy {
     version_term: u64,
     version_number: u64,
     highest: u64,
-    /// Missing in files of older builds. These are not read as a copy.
-    #[serde(default)]
     voter: Option<u64>,
-    #[serde(default)]
     last: Vec<RememberedSlot>,
-    #[serde(default)]
     before: Vec<RememberedSlot>,
 }
 
@@ -441,7 +416,6 @@ pub(super) mod tests {
         message::{CheckpointId, JobResult, WorkerEnd},
         training::{ChargedRound, TriedCheckpoint},
     };
-    use serde_json::json;
 
     use super::*;
 
@@ -529,22 +503,6 @@ pub(super) mod tests {
         }
         fs::write(&path, "{").unwrap();
         assert_eq!(read_job_state(&path), None);
-    }
-
-    /// Fields that an older build has not written have their defaults.
-    #[test]
-    fn older_training_is_read() {
-        let charged = json!({
-            "round": 7, "step": null, "rank": 3, "host_name": "node1", "end": {"exited": 1},
-            "at": {"secs": 60, "nanos": 0},
-        });
-        let older = json!({"highest_step": 120, "charged_rounds": [charged]});
-        let training: Training = serde_json::from_value(older).unwrap();
-        assert!(!training.charged_rounds[0].began_from_memory);
-        assert_eq!(
-            (training.longest_pause, training.first_step, training.memory),
-            (Duration::ZERO, Duration::ZERO, None)
-        );
     }
 
     /// A state file is ignored if a number in it leaves no next number, or if a name in it is not valid for a node.

@@ -88,7 +88,6 @@ pub struct Program {
     /// The nice value, as the agent has inherited it.
     pub nice: i32,
     /// The signals that the worker ignores from its start on.
-    #[serde(default)]
     pub ignored: Vec<i32>,
     /// The processes that get its signals.
     pub signaled: Signaled,

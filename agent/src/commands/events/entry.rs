@@ -24,7 +24,6 @@ pub(in crate::commands) struct JournalEntry {
     /// The name of its kind.
     pub(in crate::commands) kind: String,
     /// The host of its node, if it is about one.
-    #[serde(default)]
     pub(in crate::commands) host: Option<String>,
     /// The event that caused it.
     #[serde(default, deserialize_with = "optional_id")]

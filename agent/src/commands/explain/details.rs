@@ -1,7 +1,7 @@
 //! Describes a node with all of its known properties, and lists the events of a node or worker.
 
 use ragent_base::report::{status_text::table, time_text::short_time};
-use ragent_proto::printable;
+use ragent_proto::printable_line;
 use ragent_rendezvous::snapshot::NodeSnapshot;
 use serde::Serialize;
 
@@ -55,7 +55,7 @@ pub(in crate::commands) fn of_node(node: &NodeSnapshot) -> String {
         ("machine", load.as_ref().map(|load| format!("{load} when it registered"))),
     ];
     let rows = rows.into_iter().filter_map(|(name, value)| Some((name, value?)));
-    rows.map(|(name, value)| format!("{name:<14} {}\n", one_line(&value))).collect()
+    rows.map(|(name, value)| format!("{name:<14} {}\n", printable_line(&value))).collect()
 }
 
 /// An event of a node or worker.
@@ -90,11 +90,7 @@ impl Happened {
         if events.is_empty() {
             return String::new();
         }
-        let line = |event: &Self| format!("  {}  {}\n", event.at, one_line(&event.text));
+        let line = |event: &Self| format!("  {}  {}\n", event.at, printable_line(&event.text));
         format!("Events, newest first:\n{}", events.iter().map(line).collect::<String>())
     }
-}
-
-fn one_line(text: &str) -> String {
-    printable(text).replace(['\n', '\t'], " ")
 }

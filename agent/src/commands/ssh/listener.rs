@@ -140,7 +140,7 @@ impl<'a> Listener<'a> {
 /// Returns a text of another host in a form that is safe to print: short, and without control characters.
 fn printable(text: &str) -> String {
     let text: String = text.chars().take(limits::SSH_ERROR_LEN).collect();
-    ragent_proto::printable(&text).replace(['\n', '\t'], " ")
+    ragent_proto::printable_line(&text)
 }
 
 /// Returns the output of `future`, or `None` if it is not complete at `deadline`.

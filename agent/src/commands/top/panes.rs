@@ -1,6 +1,7 @@
 //! Writes the texts that are shown in place of the lists.
 
 use ragent_base::report::{outcome_text, stacks_text, time_text::short_time};
+use ragent_proto::printable_line;
 use ragent_rendezvous::{event::EventId, snapshot::NodeSnapshot};
 
 use super::{
@@ -109,7 +110,7 @@ fn of_event(id: EventId, entries: &[JournalEntry]) -> String {
 }
 
 fn line(entry: &JournalEntry) -> String {
-    format!("{}  {}\n", entry.time_of_day(), text::clean(&entry.text))
+    format!("{}  {}\n", entry.time_of_day(), printable_line(&entry.text))
 }
 
 fn of_outcome(model: &Model) -> String {

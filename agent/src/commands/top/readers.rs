@@ -2,13 +2,16 @@
 
 use std::{cell::Cell, error::Error, ops::ControlFlow, rc::Rc, time::Duration};
 
-use ragent_coordinator::client::{JobPage, JournalRequest, PageLines, StateStream, StreamError};
+use ragent_coordinator::client::{JobPage, JournalRequest, PageLines, StateStream};
 use ragent_rendezvous::{event::EventId, snapshot::Snapshot};
 use tokio::sync::mpsc;
 
 use super::model::Input;
 use crate::commands::{
-    error::LaunchError, events::JournalEntry, find_coordinator::FoundJob, follow::Reader,
+    error::LaunchError,
+    events::JournalEntry,
+    find_coordinator::FoundJob,
+    follow::{Reader, go_on_if},
 };
 
 /// The reader of the job's states.
@@ -21,15 +24,10 @@ pub(super) struct StateReader {
 
 impl Reader for StateReader {
     type Stream = StateStream;
-    type Part = Box<Snapshot>;
     const PATIENCE: Option<Duration> = None;
 
-    async fn open(&mut self, at: &FoundJob) -> Result<Option<StateStream>, LaunchError> {
-        Ok(at.open(JobPage::States).await?.map(Into::into))
-    }
-
-    async fn next(states: &mut StateStream) -> Result<Option<Box<Snapshot>>, StreamError> {
-        states.next().await
+    fn page(&mut self, _at: &FoundJob) -> JobPage {
+        JobPage::States
     }
 
     async fn receive(&mut self, snapshot: Box<Snapshot>) -> Result<ControlFlow<()>, LaunchError> {
@@ -59,18 +57,13 @@ pub(super) struct EventReader {
 
 impl Reader for EventReader {
     type Stream = PageLines;
-    type Part = String;
     const PATIENCE: Option<Duration> = None;
 
-    async fn open(&mut self, at: &FoundJob) -> Result<Option<PageLines>, LaunchError> {
+    fn page(&mut self, at: &FoundJob) -> JobPage {
         if at.snapshot.outcome.is_some() {
             self.is_closed.set(true);
         }
-        at.open(JobPage::Events(JournalRequest { after: self.after, follow: true })).await
-    }
-
-    async fn next(lines: &mut PageLines) -> Result<Option<String>, StreamError> {
-        lines.next().await
+        JobPage::Events(JournalRequest { after: self.after, follow: true })
     }
 
     async fn receive(&mut self, lines: String) -> Result<ControlFlow<()>, LaunchError> {
@@ -82,8 +75,4 @@ impl Reader for EventReader {
     async fn end(&mut self, _failure: Option<&LaunchError>) -> ControlFlow<()> {
         go_on_if(!self.is_closed.get())
     }
-}
-
-fn go_on_if(condition: bool) -> ControlFlow<()> {
-    if condition { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
 }

@@ -1,6 +1,6 @@
 //! Fits text into the cells of a terminal.
 
-use ragent_proto::printable;
+use ragent_proto::printable_line;
 use ratatui::text::Span;
 
 /// Returns the number of columns that `text` takes.
@@ -8,15 +8,9 @@ pub(super) fn width(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// Returns `text` in one line, without characters that a terminal interprets. It may come from an untrusted process.
-pub(super) fn clean(text: &str) -> String {
-    let line = |c: char| if matches!(c, '\n' | '\t') { ' ' } else { c };
-    printable(text).chars().map(line).collect()
-}
-
 /// Returns `text` in one line of at most `max` columns. A longer text ends with `…`.
 pub(super) fn fit(text: &str, max: usize) -> String {
-    let text = clean(text);
+    let text = printable_line(text);
     if width(&text) <= max {
         return text;
     }
@@ -49,7 +43,7 @@ pub(super) fn cell(text: &str, columns: usize) -> String {
 
 /// Returns the lines of `text`, each in at most `max` columns. The rest of a long line is indented like the line.
 pub(super) fn wrap(text: &str, max: usize) -> Vec<String> {
-    text.lines().flat_map(|line| wrap_line(&clean(line), max.max(1))).collect()
+    text.lines().flat_map(|line| wrap_line(&printable_line(line), max.max(1))).collect()
 }
 
 fn wrap_line(line: &str, max: usize) -> Vec<String> {

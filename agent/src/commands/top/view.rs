@@ -4,6 +4,7 @@ pub(super) mod header;
 mod lists;
 mod style;
 
+use ragent_proto::printable_line;
 use ratatui::{
     Frame,
     buffer::Buffer,
@@ -78,7 +79,7 @@ fn draw_keys(buffer: &mut Buffer, area: Rect, model: &Model, palette: Palette) {
         let columns = width.saturating_sub(12);
         let skipped = text.chars().count().saturating_sub(columns);
         let shown: String = text.chars().skip(skipped).collect();
-        Line::raw(format!("find host: {}▏", text::clean(&shown)))
+        Line::raw(format!("find host: {}▏", printable_line(&shown)))
     } else if let Some(message) = &model.message {
         Line::styled(text::fit(message, width), palette.warning())
     } else {

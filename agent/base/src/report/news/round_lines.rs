@@ -184,7 +184,7 @@ mod tests {
     use std::time::Duration;
 
     use ragent_rendezvous::{
-        ids::{GlobalRank, LocalRank, RoleRank, Round, RoundId, Term},
+        ids::{GlobalRank, LocalRank, Round, RoundId, Term},
         message::{CheckpointId, EvictReason, MemoryKind, MemoryPlan, WorkerEnd, WorkerFailure},
         snapshot::Explanation,
     };
@@ -206,17 +206,11 @@ mod tests {
             round: round(number),
             group_rank: GroupRank(rank),
             group_world_size: nodes,
-            first_global_rank: GlobalRank(0),
             world_size: 8 * nodes,
-            first_role_rank: RoleRank(0),
             role_world_size: 8 * nodes,
             restart_count,
-            charged_through: Round(0),
             master_address: "10.0.0.1".to_owned(),
             master_port: 41000,
-            store_clients: Vec::new(),
-            rounds_without_progress: 0,
-            saved_step: None,
             ..Admission::default()
         }))
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ragent_proto::printable;
+use ragent_proto::printable_line;
 use tracing::field::{Field, Visit};
 
 /// An event as one sentence: `message (field value, field value): cause`.
@@ -16,7 +16,7 @@ pub(super) struct Sentence {
 impl Sentence {
     fn add(&mut self, field: &str, value: &str) {
         // It may come from another node.
-        let value = printable(value).replace(char::is_control, " ");
+        let value = printable_line(value);
         match field {
             "message" => self.message = value,
             "error" | "cause" | "reason" => self.cause = Some(value),

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
-use ragent_proto::printable;
+use ragent_proto::printable_line;
 use rustls::pki_types::CertificateDer;
 
 use super::{
@@ -135,7 +135,7 @@ fn names(extension: Element<'_>) -> Option<Vec<PeerName>> {
 /// Returns a text in one line.
 fn text(bytes: &[u8]) -> String {
     let text: String = String::from_utf8_lossy(bytes).chars().take(MAX_TEXT).collect();
-    printable(&text).replace(['\n', '\t'], " ")
+    printable_line(&text)
 }
 
 /// Writes a second, counted from 1970.

@@ -13,7 +13,7 @@ use nix::{
     unistd::{Pid, getsid},
 };
 use ragent_base::sys::{clock, files, proc, tree, unix};
-use ragent_proto::printable;
+use ragent_proto::{printable, printable_line};
 use ragent_rendezvous::ids::LocalRank;
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
@@ -26,7 +26,7 @@ use tracing::warn;
 use crate::workers::{
     limits,
     look::{
-        frames::{self, Stack, one_line},
+        frames::{self, Stack},
         kernel::within,
     },
 };
@@ -183,7 +183,7 @@ fn threads(pid: u32) -> String {
             let _ = writeln!(
                 view,
                 "  thread {thread} {}: {}, waits in {}",
-                one_line(&read("comm")),
+                printable_line(&read("comm")),
                 state.as_deref().unwrap_or("gone"),
                 read("wchan"),
             );
@@ -200,7 +200,7 @@ fn memory(pid: u32) -> String {
     let mut view = String::new();
     for pid in processes(pid) {
         let command = proc::read(&format!("{pid}/cmdline")).unwrap_or_default();
-        let command = one_line(&command.replace('\0', " "));
+        let command = printable_line(&command.replace('\0', " "));
         let _ = writeln!(view, "command of process {pid}: {}", command.trim_end());
     }
     if let Some(library) = newest_library(pid) {
@@ -223,7 +223,7 @@ fn newest_library(pid: u32) -> Option<String> {
     let maps = proc::read(&format!("{pid}/maps"))?;
     let mut paths = maps.lines().filter_map(|line| line.split_ascii_whitespace().nth(5));
     let is_library = |path: &&str| path.starts_with('/') && path.contains(".so");
-    paths.find(is_library).map(one_line)
+    paths.find(is_library).map(printable_line)
 }
 
 #[cfg(test)]

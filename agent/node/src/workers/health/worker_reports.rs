@@ -101,13 +101,8 @@ impl WorkerReport {
 
 /// Returns `text` without control characters, up to the length limit.
 fn short(text: &str) -> String {
-    let mut short = String::new();
-    for c in text.chars().filter(|c| !c.is_control()) {
-        if short.len() + c.len_utf8() > PROGRESS_MAX {
-            break;
-        }
-        short.push(c);
-    }
+    let mut short: String = text.chars().filter(|c| !c.is_control()).collect();
+    short.truncate(short.floor_char_boundary(PROGRESS_MAX));
     short
 }
 

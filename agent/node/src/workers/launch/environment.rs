@@ -210,9 +210,6 @@ mod tests {
             charged_through: Round(3),
             master_address: "10.0.0.1".into(),
             master_port: 41000,
-            store_clients: vec![],
-            rounds_without_progress: 0,
-            saved_step: None,
             ..Admission::default()
         };
         let error_file = Path::new("/logs/error.json");

@@ -2,7 +2,7 @@
 //!
 //! Only the main thread counts. Text of both is not trusted.
 
-use ragent_proto::printable;
+use ragent_proto::printable_line;
 use ragent_rendezvous::message::Activity;
 use serde::Deserialize;
 
@@ -47,10 +47,14 @@ pub(crate) fn of_py_spy(json: &[u8]) -> Option<(String, Stack)> {
     for thread in &threads {
         let name = thread.thread_name.as_deref().unwrap_or("unnamed");
         let number = thread.os_thread_id.map(|id| format!(" {id}")).unwrap_or_default();
-        text.push_str(&format!("Thread{number}: {}\n", one_line(name)));
+        text.push_str(&format!("Thread{number}: {}\n", printable_line(name)));
         for SpiedFrame { name, filename, short_filename, line } in &thread.frames {
             let file = short_filename.as_deref().unwrap_or(filename);
-            text.push_str(&format!("    {} ({}:{line})\n", one_line(name), one_line(file)));
+            text.push_str(&format!(
+                "    {} ({}:{line})\n",
+                printable_line(name),
+                printable_line(file)
+            ));
         }
     }
     let is_main = |thread: &&SpiedThread| match (thread.os_thread_id, thread.pid) {
@@ -60,8 +64,8 @@ pub(crate) fn of_py_spy(json: &[u8]) -> Option<(String, Stack)> {
     let main = threads.iter().find(is_main).or_else(|| threads.last());
     let frames = main.into_iter().flat_map(|thread| &thread.frames);
     let frames = frames.map(|frame| Frame {
-        function: one_line(&frame.name),
-        file: one_line(&frame.filename),
+        function: printable_line(&frame.name),
+        file: printable_line(&frame.filename),
         line: u32::try_from(frame.line).unwrap_or_default(),
     });
     Some((text, Stack(frames.take(limits::FRAMES_READ).collect())))
@@ -88,12 +92,7 @@ fn frame_of_faulthandler(line: &str) -> Option<Frame> {
     let (file, rest) = line.trim_start().strip_prefix("File \"")?.rsplit_once("\", line ")?;
     let (line, function) = rest.split_once(" in ")?;
     let line = line.parse().ok()?;
-    Some(Frame { function: one_line(function), file: one_line(file), line })
-}
-
-/// Returns a text on one line, without characters that control a terminal.
-pub(crate) fn one_line(text: &str) -> String {
-    printable(text).replace(char::is_control, " ")
+    Some(Frame { function: printable_line(function), file: printable_line(file), line })
 }
 
 impl Stack {

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use nix::{libc, unistd::Pid};
 use ragent_base::sys::{proc, tree};
+use ragent_proto::printable_line;
 use tokio::{task::spawn_blocking, time::timeout};
 
-use super::frames::one_line;
 use crate::workers::limits;
 
 /// The state of a process, as the kernel shows it.
@@ -31,7 +31,7 @@ impl KernelView {
         let function = proc::read(&format!("{pid}/wchan"));
         let function = function.filter(|name| !name.is_empty() && name != "0");
         let waits_in = function.map(|function| {
-            one_line(&match file_system(pid, state, &function) {
+            printable_line(&match file_system(pid, state, &function) {
                 Some(name) => format!("{function} ({name})"),
                 None => function,
             })

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ragent_proto::printable_line;
 use ragent_rendezvous::{
     ids::GlobalRank,
     message::{
@@ -16,7 +17,7 @@ use ragent_rendezvous::{
 };
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::{Groups, frames::one_line};
+use super::Groups;
 
 /// The name of the group of all ranks.
 const DEFAULT_GROUP: &str = "0";
@@ -202,7 +203,7 @@ fn operation(entry: &Entry) -> String {
 
 /// Returns a name as a digest contains it: on one line, and with at most [`GROUP_NAME_MAX`] bytes.
 pub(super) fn shortened(name: &str) -> String {
-    let mut short = one_line(name);
+    let mut short = printable_line(name);
     short.truncate(short.floor_char_boundary(GROUP_NAME_MAX));
     short
 }

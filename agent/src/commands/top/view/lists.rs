@@ -4,6 +4,7 @@ use std::array;
 
 use jiff::tz::TimeZone;
 use ragent_base::report::status_text::table;
+use ragent_proto::printable_line;
 use ragent_rendezvous::snapshot::{NodeSnapshot, NodeStateName};
 use ratatui::{
     buffer::Buffer,
@@ -107,7 +108,7 @@ impl ShownRow {
             }
         };
         for cell in &mut cells {
-            *cell = text::clean(cell);
+            *cell = printable_line(cell);
         }
         let selected = if is_selected { "▸" } else { " " };
         Self { marks: format!("{selected} {mark} "), cells, state, is_selected }

@@ -48,8 +48,6 @@ struct Member {
     found: Option<SocketAddr>,
     is_host: bool,
     rival_requests: usize,
-    /// False for an agent of an earlier version, which does not know questions.
-    answers: bool,
     trials: usize,
     found_at: Option<Instant>,
 }
@@ -73,12 +71,6 @@ impl World {
         }
     }
 
-    /// Adds an agent of an earlier version.
-    fn add_older(&mut self, number: u64, after: Duration, eligible: Eligible) {
-        self.add(number, after, eligible);
-        self.agents.last_mut().unwrap().answers = false;
-    }
-
     fn add(&mut self, number: u64, after: Duration, eligible: Eligible) {
         self.agents.push(Member {
             number,
@@ -88,7 +80,6 @@ impl World {
             found: None,
             is_host: false,
             rival_requests: 0,
-            answers: true,
             trials: 0,
             found_at: None,
         });
@@ -118,10 +109,7 @@ impl World {
         let (arrived, rest) = self.in_flight.drain(..).partition(|(at, ..)| *at <= now);
         self.in_flight = rest;
         for (_, to, message, peer) in arrived {
-            let agent = &mut self.agents[to];
-            let is_unknown =
-                matches!(message, SearchMessage::Ask { .. } | SearchMessage::Answer { .. });
-            if let Some(choice) = agent.choice.as_mut().filter(|_| agent.answers || !is_unknown) {
+            if let Some(choice) = &mut self.agents[to].choice {
                 choice.handle_message(now, &message, peer);
             }
         }
@@ -679,28 +667,6 @@ fn questions_are_answered() {
         }
         assert!((40..=51).contains(&datagrams), "{datagrams}");
         assert!(nonces <= datagrams * limits::MAX_NONCES && nonces > 500, "{nonces}");
-    }
-}
-
-/// Agents of this version and of an earlier version, which does not answer questions, become one job.
-#[test]
-fn older_agents_take_part() {
-    for seed in 0..100 {
-        let mut world = World::new(seed, 0);
-        for number in 1..=4 {
-            let after = MILLIS * world.random.random_range(0..3000);
-            if (seed + number) % 2 == 0 {
-                world.add(number, after, Eligible::IfLowest);
-            } else {
-                world.add_older(number, after, Eligible::IfLowest);
-            }
-        }
-        world.run(Duration::from_secs(60));
-        assert_eq!(world.hosts().len(), 1, "seed {seed}");
-        let host = world.hosts()[0];
-        for agent in &world.agents {
-            assert_eq!(agent.found, Some(address(host)), "seed {seed}, agent {}", agent.number);
-        }
     }
 }
 

@@ -12,6 +12,7 @@
 
 use std::{cmp::Reverse, collections::BTreeMap, net::IpAddr};
 
+use ragent_proto::printable_line;
 use ragent_rendezvous::{
     ids::GlobalRank,
     message::{
@@ -21,7 +22,7 @@ use ragent_rendezvous::{
 };
 use serde::Deserialize;
 
-use crate::workers::look::{Groups, frames::one_line, records::shortened};
+use crate::workers::look::{Groups, records::shortened};
 
 /// The workers of this node, by which its own job is recognized.
 #[derive(Clone, Debug)]
@@ -226,7 +227,7 @@ impl Rank {
 /// Returns the name of a kind as torch writes it: `all_reduce` for `AllReduce`.
 fn name(kind: &str) -> String {
     let mut name = String::new();
-    for c in one_line(kind).chars().take(GROUP_NAME_MAX / 4) {
+    for c in printable_line(kind).chars().take(GROUP_NAME_MAX / 4) {
         if c.is_ascii_uppercase() && !name.is_empty() {
             name.push('_');
         }
