@@ -9,6 +9,8 @@ use std::{
     thread,
 };
 
+use ragent_base::sys::host::{Host, ThisHost};
+
 use crate::support::{PATIENCE, Sandbox, is_there};
 
 /// Returns the first block of code below a heading of a page.
@@ -48,7 +50,8 @@ fn recipe_for_alerts_sends_messages() {
             }
         }
     });
-    let path = format!("{}:{}", sandbox.path("bin").display(), std::env::var("PATH").unwrap());
+    let path = ThisHost.env("PATH").unwrap().into_string().unwrap();
+    let path = format!("{}:{path}", sandbox.path("bin").display());
     let alerts = sandbox.program("bash").arg("-c").arg(recipe).env("HOME", sandbox.path(""));
     let alerts = alerts.env("PATH", path).start();
     sandbox.ragent("notice save").run().assert_code(0);

@@ -120,7 +120,7 @@ fn unread_streams_are_named() {
     end.assert_code(0);
     assert_eq!(end.stdout, "0          | err\n");
     end.assert_stderr(&[
-        "stdout not read: the workers write directly to the agent's (start with -r 3 or -t 3)",
+        "stdout not read: it does not pass through the agent (start with -r 3 or -t 3)",
     ]);
     let none = sandbox.ragent("logs 7").default_lines().run();
     none.assert_code(1);

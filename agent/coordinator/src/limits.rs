@@ -65,6 +65,8 @@ pub(super) const PAGE_SILENCE_MS: u64 = 3_000;
 pub(super) const READERS_RETRY_S: u32 = 10;
 /// Size of the output of workers that is sent at once, so that a client with many connections needs little memory.
 pub(super) const OUTPUT_SENT: usize = 64 << 10;
+/// Streams of workers that a client may have open, including those of older rounds that it has not read to their ends.
+pub(super) const OUTPUT_STREAMS: usize = 256;
 /// Interval between two parts of output when lines follow each other quickly: less than people notice.
 pub(super) const OUTPUT_PAUSE: Duration = Duration::from_millis(100);
 /// Time that a coordinator receives messages after a pause before it expires leases. Agents reconnect within 600 ms, and try twice a second

@@ -29,10 +29,13 @@ use tracing::debug;
 
 use super::{
     metrics::MetricsPage,
-    readers::{self, Readers, send},
+    readers::{self, ReaderPlace, Readers, send},
     relay::{Asker, Refusal, unavailable},
 };
 use crate::limits;
+
+/// The newest lines of each stream that a client gets by default.
+pub const NEWEST_LINES: usize = 2_000;
 
 /// The path of the page.
 pub const LOGS_PATH: &str = "/v1/logs";
@@ -43,7 +46,7 @@ pub(super) struct LogsPage {
     /// The page that knows this node.
     pub(super) node: Arc<MetricsPage>,
     pub(super) readers: Readers,
-    /// True if members of the job have proven that they are.
+    /// True if clients prove that they belong to the job.
     pub(super) is_secured: bool,
 }
 
@@ -54,8 +57,16 @@ pub struct LogsRequest {
     pub ranks: Option<RankRanges>,
     /// True if later output is requested as well, until the agent ends.
     pub follow: bool,
-    /// The newest lines of each stream that are requested, at most this many; the whole stream if `None`.
-    pub newest: Option<usize>,
+    /// The newest lines of each stream that are requested, at most this many.
+    pub newest: usize,
+    /// The newest round that the client has seen. Only what is new in it is requested.
+    pub seen: Option<u64>,
+}
+
+impl Default for LogsRequest {
+    fn default() -> Self {
+        Self { ranks: None, follow: false, newest: NEWEST_LINES, seen: None }
+    }
 }
 
 /// A line of the answer.
@@ -87,6 +98,8 @@ pub enum LogsMessage {
         /// The lines.
         lines: Vec<String>,
     },
+    /// There is no more output. Without this line, the client was too slow, or has lost the connection.
+    End,
     /// A stream that cannot be read any more.
     Failed {
         /// The global rank of the worker.
@@ -102,15 +115,17 @@ impl LogsRequest {
     /// Returns the path and the query of the request.
     pub fn path(&self) -> String {
         let ranks = self.ranks.as_ref().map(|ranks| format!("ranks={ranks}"));
-        let newest = self.newest.map(|newest| format!("newest={newest}"));
+        let newest = format!("newest={}", self.newest);
+        let seen = self.seen.map(|seen| format!("seen={seen}"));
         let follow = self.follow.then(|| "follow".to_owned());
-        let query: Vec<String> = ranks.into_iter().chain(newest).chain(follow).collect();
+        let query: Vec<String> =
+            [Some(newest), ranks, seen, follow].into_iter().flatten().collect();
         format!("{LOGS_PATH}?{}", query.join("&"))
     }
 
-    /// Reads `ranks=RANKS`, `newest=N` and `follow` in the query of a request.
+    /// Reads `ranks=RANKS`, `newest=N`, `seen=ROUND` and `follow` in the query of a request.
     fn read(query: &str) -> Result<Self, String> {
-        let mut request = Self { ranks: None, follow: false, newest: None };
+        let mut request = Self::default();
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
             match parameter.split_once('=').unwrap_or((parameter, "")) {
                 ("ranks", ranks) => {
@@ -121,15 +136,21 @@ impl LogsRequest {
                 }
                 ("newest", newest) => {
                     let newest = newest.parse();
-                    request.newest = Some(newest.map_err(|_| {
+                    request.newest = newest.map_err(|_| {
                         "`newest` must be a number of lines, such as `newest=10`".to_owned()
+                    })?;
+                }
+                ("seen", seen) => {
+                    let seen = seen.parse();
+                    request.seen = Some(seen.map_err(|_| {
+                        "`seen` must be the number of a round, such as `seen=2`".to_owned()
                     })?);
                 }
                 ("follow", "" | "1" | "true") => request.follow = true,
                 ("follow", "0" | "false") => request.follow = false,
                 (name, value) => {
                     return Err(format!(
-                        "unknown parameter `{name}={value}`; there are `ranks=RANKS`, `newest=N` and `follow`"
+                        "unknown parameter `{name}={value}`; there are `ranks=RANKS`, `newest=N`, `seen=ROUND` and `follow`"
                     ));
                 }
             }
@@ -150,7 +171,7 @@ async fn answer(
     RawQuery(query): RawQuery,
 ) -> Response {
     if !(page.is_secured || peer.is_own_user) {
-        let why = "the output of workers crosses the network only in jobs with a secret (`ragent secret --init`)\n";
+        let why = "without a secret, only this user and root read the output of workers, on this machine (`ragent secret --init`)\n";
         return (StatusCode::FORBIDDEN, why).into_response();
     }
     let request = match LogsRequest::read(query.as_deref().unwrap_or_default()) {
@@ -170,7 +191,8 @@ async fn answer(
         Err(why) => return Refusal::Other(unavailable(why)).into_response(),
     };
     let (to, parts) = mpsc::channel(1);
-    tokio::spawn(pass_on(Arc::clone(&node.outputs), request, to));
+    let place = Arc::new(place);
+    tokio::spawn(pass_on(Arc::clone(&node.outputs), request, to, Arc::clone(&place)));
     // The place is free when the client has all of it, so that the end of the process waits for that.
     readers::answer_lines(ReceiverStream::new(parts).map(move |part| {
         let _held = &place;
@@ -179,7 +201,12 @@ async fn answer(
 }
 
 /// Sends output to a client, until it has all of it or, if the client follows, until this node or the client ends.
-async fn pass_on(outputs: Arc<Outputs>, request: LogsRequest, to: mpsc::Sender<Bytes>) {
+async fn pass_on(
+    outputs: Arc<Outputs>,
+    request: LogsRequest,
+    to: mpsc::Sender<Bytes>,
+    place: Arc<ReaderPlace>,
+) {
     let follow = request.follow;
     let mut changes = outputs.subscribe();
     let mut reading = Reading::new(request);
@@ -187,25 +214,26 @@ async fn pass_on(outputs: Arc<Outputs>, request: LogsRequest, to: mpsc::Sender<B
         let is_closed = *changes.borrow_and_update();
         let node = reading.update(&outputs.rounds());
         // The disk may be slow.
+        let held = Arc::clone(&place);
         let read = spawn_blocking(move || {
-            let messages = reading.read(clock::now_blocking());
-            (reading, messages)
+            // A disk that does not answer keeps the place.
+            let _held = held;
+            let messages = node.into_iter().chain(reading.read(clock::now_blocking()));
+            let text = lines(messages);
+            (reading, text)
         });
-        let Ok((read, mut messages)) = read.await else { return };
+        let Ok((read, text)) = read.await else { return };
         reading = read;
-        messages.splice(0..0, node);
-        if !messages.is_empty() {
-            if !send(&to, lines(&messages).into()).await {
-                return;
-            }
+        if !text.is_empty() && !send(&to, text.into()).await {
+            return;
+        }
+        if reading.has_more() {
             continue;
         }
         if !follow || is_closed {
-            let rest = reading.rest();
-            if !rest.is_empty() {
-                // The client may have ended.
-                send(&to, lines(&rest).into()).await;
-            }
+            let rest = reading.rest().into_iter().chain([LogsMessage::End]);
+            // The client may have ended.
+            send(&to, lines(rest).into()).await;
             return;
         }
         let begun = reading.has_begun_line().then(|| clock::now() + OUTPUT_LINE_PATIENCE);
@@ -223,10 +251,13 @@ async fn pass_on(outputs: Arc<Outputs>, request: LogsRequest, to: mpsc::Sender<B
     }
 }
 
-fn lines(messages: &[LogsMessage]) -> String {
-    let line = |message| serde_json::to_string(message).expect("messages have text keys") + "\n";
-    messages.iter().map(line).collect()
+fn lines(messages: impl Iterator<Item = LogsMessage>) -> String {
+    let line = |message| serde_json::to_string(&message).expect("messages have text keys") + "\n";
+    messages.map(line).collect()
 }
+
+/// The size of a line beyond its text, in memory and as JSON.
+const LINE_OVERHEAD: usize = 32;
 
 /// The positions of a client in all streams.
 struct Reading {
@@ -250,14 +281,23 @@ impl Reading {
         let is_wanted = |rank| self.request.ranks.as_ref().is_none_or(|ranks| ranks.contains(rank));
         let all = rounds.iter().flat_map(|round| &round.streams);
         let wanted: Vec<_> = all.filter(|stream| is_wanted(stream.rank)).collect();
-        // Streams of older rounds were read to their ends.
-        self.streams.retain(|known| wanted.iter().any(|stream| Arc::ptr_eq(stream, &known.stream)));
+        // Streams of older rounds are read to their ends, unless there are many of them.
+        let may_have_older = self.streams.len() <= limits::OUTPUT_STREAMS.max(4 * wanted.len());
+        self.streams.retain(|known| {
+            let is_unread = known.has_more || known.has_begun_line();
+            may_have_older && is_unread
+                || wanted.iter().any(|stream| Arc::ptr_eq(stream, &known.stream))
+        });
         for stream in wanted {
             if self.streams.iter().any(|known| Arc::ptr_eq(&known.stream, stream)) {
                 continue;
             }
-            let newest = self.request.newest.filter(|_| self.is_first);
-            let start = newest.map_or(Start::Begin, Start::Newest);
+            let is_seen = self.request.seen.is_some_and(|seen| stream.round <= seen);
+            let start = match (self.is_first, is_seen) {
+                (true, true) => Start::Newest(0),
+                (true, false) => Start::Newest(self.request.newest),
+                (false, _) => Start::Begin,
+            };
             self.streams.push(Cursor::new(Arc::clone(stream), start));
         }
         self.is_first = false;
@@ -303,7 +343,7 @@ impl Reading {
             match read {
                 Ok(part) if part.lines.is_empty() && part.skipped == 0 => {}
                 Ok(OutputPart { lines, skipped, .. }) => {
-                    len += lines.iter().map(String::len).sum::<usize>();
+                    len += lines.iter().map(|line| line.len() + LINE_OVERHEAD).sum::<usize>();
                     let output =
                         LogsMessage::Output { rank, is_stderr, round, is_old, skipped, lines };
                     messages.push(output);
@@ -338,6 +378,10 @@ impl Reading {
         rest.collect()
     }
 
+    fn has_more(&self) -> bool {
+        self.streams.iter().any(|cursor| cursor.has_more)
+    }
+
     fn has_begun_line(&self) -> bool {
         self.streams.iter().any(Cursor::has_begun_line)
     }
@@ -353,14 +397,14 @@ mod tests {
     #[test]
     fn queries_are_read() {
         let ranks = Some("0,8-15".parse().unwrap());
-        let all = LogsRequest { ranks, follow: true, newest: Some(10) };
-        let none = LogsRequest { ranks: None, follow: false, newest: None };
-        for request in [all, none] {
+        let all = LogsRequest { ranks, follow: true, newest: 10, seen: Some(2) };
+        for request in [all, LogsRequest::default()] {
             let path = request.path();
             let (_, query) = path.split_once('?').unwrap();
             assert_eq!(LogsRequest::read(query), Ok(request), "{path}");
         }
-        for query in ["ranks=", "ranks=x", "newest=-1", "newest=x", "follow=2", "other", "=&"] {
+        assert_eq!(LogsRequest::read(""), Ok(LogsRequest::default()));
+        for query in ["ranks=", "ranks=x", "newest=-1", "seen=x", "follow=2", "other", "=&"] {
             assert!(LogsRequest::read(query).is_err(), "{query}");
         }
     }
@@ -379,7 +423,7 @@ mod tests {
             LogsMessage::Output { rank, round, is_old, lines, .. } => {
                 Some((*rank, *round, *is_old, lines.join("|")))
             }
-            LogsMessage::Node { .. } | LogsMessage::Failed { .. } => None,
+            LogsMessage::End | LogsMessage::Node { .. } | LogsMessage::Failed { .. } => None,
         };
         messages.iter().filter_map(text).collect()
     }
@@ -390,7 +434,7 @@ mod tests {
         let (outputs, [tail, _]) = outputs();
         tail.push(b"one\ntwo\n");
         let request =
-            LogsRequest { ranks: Some("0".parse().unwrap()), follow: true, newest: Some(1) };
+            LogsRequest { ranks: Some("0".parse().unwrap()), follow: true, newest: 1, seen: None };
         let mut reading = Reading::new(request);
         let Some(LogsMessage::Node { streams, unread, .. }) = reading.update(&outputs.rounds())
         else {
@@ -416,6 +460,21 @@ mod tests {
         assert!(*changes.borrow_and_update());
     }
 
+    /// A client that has lost its connection gets what is new in the round that it has seen, and all of later ones.
+    #[tokio::test]
+    async fn clients_continue() {
+        let (outputs, [tail, _]) = outputs();
+        tail.push(b"one\n");
+        let next = SharedTail::readable(None);
+        next.push(b"two\n");
+        outputs.add((1, 2), 0, Stream::Stderr, Some(Content::Tail(next)));
+        let request = LogsRequest { follow: true, seen: Some(1), ..LogsRequest::default() };
+        let mut reading = Reading::new(request);
+        reading.update(&outputs.rounds());
+        assert_eq!(texts(&reading.read(clock::now())), [(0, 2, true, "two".to_owned())]);
+        assert!(!reading.has_more());
+    }
+
     /// A client that reads once gets what is there, and no more.
     #[tokio::test]
     async fn clients_read_once() {
@@ -423,8 +482,7 @@ mod tests {
         for tail in &tails {
             tail.push(b"one\n50%");
         }
-        let mut reading =
-            Reading::new(LogsRequest { ranks: None, follow: false, newest: Some(100) });
+        let mut reading = Reading::new(LogsRequest::default());
         reading.update(&outputs.rounds());
         let now = clock::now();
         let expected = [(0, 1, true, "one".to_owned()), (1, 1, true, "one".to_owned())];

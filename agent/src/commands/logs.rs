@@ -29,7 +29,7 @@ use ragent_base::{
 };
 use ragent_coordinator::{
     client::{JobPage, StateStream},
-    logs_page::{LogsMessage, LogsRequest},
+    logs_page::{LogsMessage, LogsRequest, NEWEST_LINES},
 };
 use ragent_proto::printable;
 use ragent_rendezvous::{ids::NodeId, snapshot::Snapshot};
@@ -54,14 +54,8 @@ use super::{
 /// The lines of each stream with which `--follow` begins, as with `tail`.
 const FOLLOWED_FROM: usize = 10;
 
-/// The lines of each stream that are printed without `--follow`.
-const NEWEST: usize = 2_000;
-
 /// The messages of nodes that wait to be printed.
 const QUEUE: usize = 16;
-
-/// The nodes that are read at once, with those that are gone and have not sent everything.
-const TASKS_MAX: usize = 2 * nodes::NODES_MAX;
 
 /// The time that nodes have to send their last output when the job has ended.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
@@ -125,6 +119,10 @@ struct Node {
     host: Arc<str>,
     task: AbortHandle,
     has_ended: bool,
+    /// True if its connection is opened again.
+    is_broken: bool,
+    /// The number of streams that are read.
+    streams: usize,
     /// The numbers of workers whose stdout and stderr cannot be read.
     unread: [usize; 2],
     /// The reason why it, or a stream of it, is not read.
@@ -144,8 +142,10 @@ struct Reading {
     noted: Vec<String>,
     /// True if the job has ended, or is no longer followed.
     is_over: bool,
-    /// True if a node has had a stream that can be read.
+    /// True if a line was received.
     has_read: bool,
+    /// True if there may be new notes.
+    has_news: bool,
 }
 
 impl Reading {
@@ -160,6 +160,7 @@ impl Reading {
             noted: Vec::new(),
             is_over: false,
             has_read: false,
+            has_news: true,
         }
     }
 
@@ -173,8 +174,8 @@ impl Reading {
         let follows = self.printer.follows();
         let (to, mut received) = mpsc::channel(QUEUE);
         let snapshot = states.borrow_and_update().clone();
-        self.update(&snapshot, &to, Some(if follows { FOLLOWED_FROM } else { NEWEST }));
-        let mut notes_at = follows.then(|| clock::now() + NOTES_AFTER);
+        self.update(&snapshot, &to, if follows { FOLLOWED_FROM } else { NEWEST_LINES });
+        let mut notes_at = None;
         // The time at which the command ends, and its result.
         let mut last: Option<Instant> = None;
         let mut result = Ok(());
@@ -182,6 +183,9 @@ impl Reading {
             self.printer.handle_time(clock::now());
             if self.flush()?.is_break() {
                 return Ok(());
+            }
+            if follows && std::mem::take(&mut self.has_news) {
+                notes_at.get_or_insert_with(|| clock::now() + NOTES_AFTER);
             }
             let all_have_ended = self.nodes.values().all(|node| node.has_ended);
             if all_have_ended && (!follows || last.is_some()) {
@@ -194,7 +198,7 @@ impl Reading {
                 Some(from) = received.recv() => self.handle(from),
                 Ok(()) = states.changed(), if last.is_none() => {
                     let snapshot = states.borrow_and_update().clone();
-                    self.update(&snapshot, &to, None);
+                    self.update(&snapshot, &to, NEWEST_LINES);
                 }
                 followed = &mut following, if last.is_none() => {
                     result = followed;
@@ -215,36 +219,45 @@ impl Reading {
         }
         self.print_notes()?;
         result?;
-        if self.has_read { Ok(()) } else { Err(self.nothing_read()) }
+        let has_read = self.has_read || self.nodes.values().any(|node| node.streams > 0);
+        if has_read { Ok(()) } else { Err(self.nothing_read(&states.borrow())) }
     }
 
-    /// Reads the nodes that are new in this state of the job, from their newest lines on. Without a number of lines, all that they have
-    /// printed is new.
-    fn update(&mut self, snapshot: &Snapshot, to: &mpsc::Sender<FromNode>, newest: Option<usize>) {
+    /// Reads the nodes that are new in this state of the job, from their newest lines on.
+    fn update(&mut self, snapshot: &Snapshot, to: &mpsc::Sender<FromNode>, newest: usize) {
         let here = ThisHost.addresses();
         let is_here = |ip| here.contains(&ip);
         let chosen = self.wanted.choose(snapshot, self.credentials.is_secured(), is_here);
+        self.has_news |= self.notes != chosen.notes;
         self.notes = chosen.notes;
         // A node that is gone is not asked again. What it has sent before is printed.
         self.nodes.retain(|id, node| {
             let is_known = snapshot.nodes.iter().any(|known| known.node_id == *id);
-            if !is_known && node.error.is_some() {
+            if !is_known && node.is_broken {
                 node.task.abort();
             }
-            is_known || !(node.has_ended || node.error.is_some())
+            is_known || !(node.has_ended || node.is_broken)
         });
         for ReadNode { id, host, address } in chosen.nodes {
-            if self.nodes.contains_key(&id) || self.tasks.len() >= TASKS_MAX {
+            if self.nodes.contains_key(&id) {
+                continue;
+            }
+            if self.tasks.len() >= nodes::NODES_MAX {
+                let why = "not read: other nodes are read already (name it with --host)";
+                self.notes.push(format!("{host}: {why}"));
                 continue;
             }
             let follow = self.printer.follows();
-            let request = LogsRequest { ranks: self.wanted.ranks.clone(), follow, newest };
+            let ranks = self.wanted.ranks.clone();
+            let request = LogsRequest { ranks, follow, newest, seen: None };
             let node = ReadNode { id: id.clone(), host: host.clone(), address };
             let read = read_node(node, self.credentials.clone(), request, to.clone());
             let node = Node {
                 host: host.into(),
                 task: self.tasks.spawn(read),
                 has_ended: false,
+                is_broken: false,
+                streams: 0,
                 unread: [0; 2],
                 error: None,
             };
@@ -256,17 +269,22 @@ impl Reading {
         match from {
             FromNode::Messages(id, messages) => {
                 let Some(node) = self.nodes.get_mut(&id) else { return };
+                node.is_broken = false;
                 for message in messages {
                     match message {
                         LogsMessage::Node { streams, unread, .. } => {
-                            node.unread = unread;
-                            self.has_read |= streams > 0;
+                            self.has_news |= node.unread != unread;
+                            (node.streams, node.unread) = (streams, unread);
                         }
                         LogsMessage::Failed { rank, is_stderr, error } => {
                             let stream = if is_stderr { "stderr" } else { "stdout" };
                             node.error = Some(format!("{stream} of rank {rank}: {error}"));
+                            node.streams = node.streams.saturating_sub(1);
+                            self.has_news = true;
                         }
+                        LogsMessage::End => {}
                         LogsMessage::Output { .. } => {
+                            self.has_read = true;
                             self.printer.handle(clock::now(), &node.host, message);
                         }
                     }
@@ -282,12 +300,15 @@ impl Reading {
             FromNode::Broken(id, error) => {
                 if let Some(node) = self.nodes.get_mut(&id) {
                     node.error = Some(format!("{error}; lines may be missing"));
+                    node.is_broken = true;
+                    self.has_news = true;
                 }
             }
             FromNode::Ended(id, error) => {
                 if let Some(node) = self.nodes.get_mut(&id) {
                     node.has_ended = true;
-                    node.error = error.or(node.error.take());
+                    self.has_news |= error.is_some();
+                    node.error = error.or_else(|| node.error.take());
                 }
             }
         }
@@ -315,7 +336,7 @@ impl Reading {
                 [_, _] => Some("stdout and stderr"),
             };
             let unread = unread.map(|streams| {
-                format!("{streams} not read: the workers write directly to the agent's (start with -r 3 or -t 3)")
+                format!("{streams} not read: it does not pass through the agent (start with -r 3 or -t 3)")
             });
             let error = node.error.as_ref().map(|error| format!("not read: {error}"));
             for why in unread.into_iter().chain(error) {
@@ -336,13 +357,13 @@ impl Reading {
         io::stderr().lock().write_all(text.as_bytes()).map_err(system("print to stderr"))
     }
 
-    fn nothing_read(&self) -> LaunchError {
-        let why = match (self.nodes.is_empty(), self.noted.is_empty()) {
-            (true, true) => {
-                "no such rank or host is in the newest round (`ragent status` shows its members)"
-            }
-            (false, true) => "no worker was started yet",
-            (_, false) => "the lines above have the reasons",
+    fn nothing_read(&self, snapshot: &Snapshot) -> LaunchError {
+        let why = if !self.noted.is_empty() {
+            "the lines above have the reasons"
+        } else if snapshot.round.0 == 0 || !self.nodes.is_empty() {
+            "no worker was started yet"
+        } else {
+            "no such rank or host is in the newest round (`ragent status` shows its members)"
         };
         let report = format!("error: failed to read the output of the workers: {why}");
         LaunchError::Command { code: 1, report }

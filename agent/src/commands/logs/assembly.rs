@@ -5,6 +5,8 @@ use std::{
     mem,
 };
 
+use ragent_base::spec::LinePattern;
+
 /// The first line of a traceback.
 const HEAD: &str = "Traceback (most recent call last):";
 
@@ -20,6 +22,8 @@ pub(super) struct Item {
     pub(super) lines: usize,
     /// The last of them, if there are several.
     last: String,
+    /// True if the text lacks lines.
+    is_cut: bool,
     /// Two items with the same hash and text are the same.
     pub(super) hash: u64,
 }
@@ -40,6 +44,7 @@ impl Item {
             room -= 1;
         }
         self.text += &line[..room];
+        self.is_cut |= room < line.len();
         if self.lines > 0 {
             self.last = line.to_owned();
         }
@@ -47,6 +52,19 @@ impl Item {
         let mut hasher = DefaultHasher::new();
         (self.hash, line).hash(&mut hasher);
         self.hash = hasher.finish();
+    }
+
+    /// Returns true if a line of it matches.
+    pub(super) fn matches(&self, pattern: &LinePattern) -> bool {
+        self.text.lines().any(|line| pattern.matches(line))
+            || self.text.is_empty() && pattern.matches("")
+            || self.lines > 1 && pattern.matches(&self.last)
+    }
+
+    /// Returns its lines, without some in the middle if there are many.
+    pub(super) fn whole(&self) -> String {
+        let end = (self.is_cut && self.lines > 1).then(|| format!("\n…\n{}", self.last));
+        format!("{}{}", self.text, end.unwrap_or_default())
     }
 
     /// Returns the item as one line.
@@ -113,6 +131,8 @@ fn without_rank(rank: u32, line: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use ragent_base::spec::Argument;
+
     use super::*;
 
     fn shown(rank: u32, text: &str) -> Vec<String> {
@@ -159,5 +179,8 @@ mod tests {
         assert_eq!(one.lines, 10_002);
         assert_ne!(one.hash, other.hash);
         assert!(one.line().ends_with("10002 lines, ending E: 1"), "{}", one.line());
+        assert!(one.whole().ends_with("\n…\nE: 1"));
+        let pattern = LinePattern::read(&Argument::new("--grep", "^E: [2]$")).unwrap();
+        assert!(other.matches(&pattern) && !one.matches(&pattern));
     }
 }

@@ -142,8 +142,12 @@ impl Printer {
 
     fn add(&mut self, now: Instant, frame: &RankLine, line: &str) {
         let key = (frame.rank, frame.is_stderr);
-        let (mut assembler, ..) =
-            self.tracebacks.remove(&key).unwrap_or((Assembler::default(), now, frame.clone()));
+        // A traceback does not go on in the next round.
+        if self.tracebacks.get(&key).is_some_and(|(_, _, begun)| begun.round != frame.round) {
+            self.end_traceback(now, key);
+        }
+        let begun = self.tracebacks.remove(&key);
+        let mut assembler = begun.map(|(assembler, ..)| assembler).unwrap_or_default();
         for item in assembler.add(frame.rank, line) {
             self.add_item(now, RankLine { item, ..frame.clone() });
         }
@@ -163,7 +167,7 @@ impl Printer {
     }
 
     fn add_item(&mut self, now: Instant, line: RankLine) {
-        if self.pattern.as_ref().is_some_and(|pattern| !pattern.matches(&line.item.text)) {
+        if self.pattern.as_ref().is_some_and(|pattern| !line.item.matches(pattern)) {
             return;
         }
         let wait = if line.is_old { WAIT_OLD } else { WAIT };
@@ -180,7 +184,7 @@ impl Printer {
         }
         let RankLine { rank, host, is_stderr, round, .. } = frame;
         if self.form.is_json {
-            return self.print_json(&[(*rank, *rank)], host, (*is_stderr, *round), line);
+            return self.print_json(&[(*rank, *rank)], &[host], (*is_stderr, *round), line);
         }
         self.begin_round(*round);
         self.print_line(&rank.to_string(), line);
@@ -190,8 +194,8 @@ impl Printer {
         let Group { ranks, hosts, is_stderr, round, item } = group;
         let ranks: Vec<(u32, u32)> = ranks_as_ranges(ranks.iter().copied());
         if self.form.is_json {
-            let hosts = fold::names(hosts.iter().map(AsRef::as_ref));
-            return self.print_json(&ranks, &hosts, (*is_stderr, *round), &item.text);
+            let hosts: Vec<&str> = hosts.iter().map(AsRef::as_ref).collect();
+            return self.print_json(&ranks, &hosts, (*is_stderr, *round), &item.whole());
         }
         self.begin_round(*round);
         self.print_line(&fold::numbers(ranks), &item.line());
@@ -200,13 +204,13 @@ impl Printer {
     fn print_json(
         &mut self,
         ranks: &[(u32, u32)],
-        host: &str,
+        hosts: &[&str],
         (is_stderr, round): (bool, u64),
         text: &str,
     ) {
         let stream = if is_stderr { "stderr" } else { "stdout" };
         let line = json!({
-            "ranks": ranks, "host": host, "stream": stream, "round": round, "text": text,
+            "ranks": ranks, "hosts": hosts, "stream": stream, "round": round, "text": text,
         });
         self.text += &format!("{line}\n");
     }
@@ -231,7 +235,7 @@ impl Printer {
         self.skipped_due = None;
         for (host, lines) in std::mem::take(&mut self.skipped) {
             if self.form.is_json {
-                self.text += &format!("{}\n", json!({ "host": &*host, "skipped": lines }));
+                self.text += &format!("{}\n", json!({ "hosts": [&*host], "skipped": lines }));
                 continue;
             }
             let lines = match lines {
@@ -303,7 +307,7 @@ mod tests {
         );
         let json = Form { is_json: true, ..Form::default() };
         let lines = printed(json, None, &messages);
-        let expected = r#"{"host":"n[1-3]","ranks":[[0,1],[9,9]],"round":1,"stream":"stdout","text":"step 1"}"#;
+        let expected = r#"{"hosts":["n1","n2","n3"],"ranks":[[0,1],[9,9]],"round":1,"stream":"stdout","text":"step 1"}"#;
         assert_eq!(lines.lines().next(), Some(expected));
         assert!(lines.contains(r"last):\n  File\nE: no"), "{lines}");
     }

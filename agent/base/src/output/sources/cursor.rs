@@ -8,7 +8,7 @@ use crate::output::{limits, tail::Kept};
 /// The position at which a reader begins.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Start {
-    /// The begin of the stream. Lines before the newest `OUTPUT_WINDOW` bytes count as left out.
+    /// The begin of a stream that has just begun. Lines before the newest `OUTPUT_WINDOW` bytes count as left out.
     Begin,
     /// The newest lines, at most this many.
     Newest(usize),
@@ -133,10 +133,10 @@ impl Cursor {
     fn read_file(&self, file: &OutputFile) -> io::Result<(Kept, bool)> {
         let opened = file.open()?;
         let len = opened.metadata()?.len();
-        let begin = file.begin.min(len);
+        let begin = if self.position.is_some() { 0 } else { file.begin.min(len) };
         // A file that has become shorter was truncated, and begins again.
         let position = self.position.filter(|position| *position <= len);
-        let from = position.unwrap_or(if self.position.is_some() { 0 } else { begin });
+        let from = position.unwrap_or(begin);
         let max = limits::OUTPUT_WINDOW;
         let mut lines_before = self.lines;
         let (mut start, mut is_line_start) = (from, position.is_none());
@@ -178,17 +178,27 @@ impl Cursor {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             let is_whole = piece.ends_with(b"\n");
             self.lines += u64::from(is_whole);
+            let mut text = piece.strip_suffix(b"\n").unwrap_or(piece);
             if self.skips_line {
-                self.skips_line = !is_whole;
-                part.skipped += u64::from(is_whole);
-                continue;
+                // A progress bar may have no other ends for minutes.
+                match text.iter().position(|byte| *byte == b'\r') {
+                    Some(at) => text = &text[at + 1..],
+                    None => {
+                        self.skips_line = !is_whole;
+                        part.skipped += u64::from(is_whole);
+                        continue;
+                    }
+                }
+                self.skips_line = false;
             }
-            let text = piece.strip_suffix(b"\n").unwrap_or(piece);
-            for bytes in text.chunks(limits::OUTPUT_LINE) {
-                if self.begun.len() + bytes.len() > limits::OUTPUT_LINE {
+            while !text.is_empty() {
+                if self.begun.len() >= limits::OUTPUT_LINE {
                     self.show_begun(&mut part.lines);
                 }
+                let room = limits::OUTPUT_LINE - self.begun.len();
+                let (bytes, rest) = text.split_at(room.min(text.len()));
                 self.begun.extend_from_slice(bytes);
+                text = rest;
             }
             if is_whole {
                 // The rest of a line whose front was shown may be empty.
@@ -305,6 +315,19 @@ mod tests {
         assert!(part.skipped > 0);
         tail.push(b"end\n");
         assert_eq!(lines(&cursor.read(now).unwrap()), ["end"]);
+    }
+
+    /// A reader that begins within a progress bar sees the bar from its next carriage return on.
+    #[test]
+    fn bars_are_shown_after_a_cut() {
+        let tail = SharedTail::readable(None);
+        tail.push(&b"50% of a long bar\r".repeat(10_000));
+        let mut cursor = Cursor::new(of(Content::Tail(tail.clone())), Start::Newest(10));
+        let now = clock::now_blocking();
+        assert!(cursor.read(now).unwrap().lines.iter().all(|line| line == "50% of a long bar"));
+        tail.push(b"99%");
+        cursor.read(now).unwrap();
+        assert_eq!(cursor.take_begun().unwrap(), "99%");
     }
 
     /// A line that is too long becomes several, also if it arrives in pieces.

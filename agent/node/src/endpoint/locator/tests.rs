@@ -200,7 +200,7 @@ fn assert_silence_is_limited(silence: &IdentityAnswer) {
     let since = t.next();
     assert!(since > interrupted);
     let (at, effects) = t.repeat(|t| {
-        let effects = t.answers(&[silence.clone()]);
+        let effects = t.answers(std::slice::from_ref(silence));
         effects.into_iter().filter(|effect| effect.starts_with("GiveUp")).collect()
     });
     let limit = since + limits::SILENT_TIMEOUT;
