@@ -1,17 +1,13 @@
 //! Measures the hot paths of the pure core, without socket, process or runtime.
 
-use std::{
-    hint::black_box,
-    num::NonZeroU32,
-    time::{Duration, Instant},
-};
+use std::{hint::black_box, time::Instant};
 
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 use ragent_benches::now;
 use ragent_rendezvous::{
     Rendezvous,
-    ids::{JobUid, NodeId, Round, RoundId, RunId, StreamNumber},
-    message::{KnownRound, NodeDescription, NodeReport, NodeState, PROTOCOL_VERSION, Registration},
+    ids::{JobUid, NodeId, RunId},
+    message::{NodeDescription, NodeState, Registration},
     settings::{JobState, Leases, NodeRange, Settings, SharedSettings},
     voter_count::VoterCount,
 };
@@ -83,36 +79,20 @@ fn gather(now: Instant, registrations: Vec<Registration>) -> usize {
 }
 
 fn registration(number: u32, nodes: u32) -> Registration {
-    Registration {
-        ended: Vec::new(),
-        job: None,
-        waited: Duration::MAX,
-        protocol_version: PROTOCOL_VERSION,
-        run_id: RunId::new(RUN_ID),
-        job_uid: None,
-        stream: StreamNumber(1),
-        node: NodeDescription {
-            voter: None,
-            node_id: NodeId::new(format!("node{number}")),
-            host_name: format!("node{number}"),
-            address: format!("10.0.{}.{}", number / 256, number % 256),
-            observed: None,
-            addresses: vec![],
+    Registration::new(
+        RunId::new(RUN_ID),
+        NodeDescription {
             agent_port: 29400,
-            role: "default".to_owned(),
             script: "train.py".to_owned(),
-            load: String::new(),
-            failure_domain: String::new(),
-            local_world_size: NonZeroU32::MIN,
-            node_rank: None,
+            ..NodeDescription::new(
+                NodeId::new(format!("node{number}")),
+                format!("node{number}"),
+                format!("10.0.{}.{}", number / 256, number % 256),
+            )
         },
-        settings: SharedSettings::new(NodeRange::new(nodes, nodes).expect("there is a node")),
-        known_round: KnownRound::default(),
-        restarts_used: 0,
-        charged_through: Round(0),
-        report: NodeReport::new(RoundId::default(), NodeState::Ready { store_port: 29500 }),
-        memory: None,
-    }
+        SharedSettings::new(NodeRange::new(nodes, nodes).expect("there is a node")),
+        NodeState::Ready { store_port: 29500 },
+    )
 }
 
 const KEY: &[u8] = b"/bench/key";

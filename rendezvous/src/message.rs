@@ -122,6 +122,31 @@ pub struct Registration {
 }
 
 impl Registration {
+    /// Describes the first registration of a process that knows no job. No earlier job can exist.
+    pub fn new(
+        run_id: RunId,
+        node: NodeDescription,
+        settings: SharedSettings,
+        state: NodeState,
+    ) -> Self {
+        Self {
+            job: None,
+            ended: Vec::new(),
+            waited: Duration::MAX,
+            protocol_version: PROTOCOL_VERSION,
+            run_id,
+            job_uid: None,
+            stream: StreamNumber(1),
+            node,
+            settings,
+            known_round: KnownRound::default(),
+            restarts_used: 0,
+            charged_through: Round(0),
+            report: NodeReport::new(RoundId::default(), state),
+            memory: None,
+        }
+    }
+
     /// Returns the stream that this message opens.
     pub fn peer(&self) -> Peer {
         Peer { node: self.node.node_id.clone(), stream: self.stream }
@@ -159,6 +184,27 @@ pub struct NodeDescription {
     pub node_rank: Option<u32>,
     /// The voter of its agent, if it has one.
     pub voter: Option<Member>,
+}
+
+impl NodeDescription {
+    /// Describes a node with one worker and the default role. Nothing else is known, the port included.
+    pub fn new(node_id: NodeId, host_name: impl Into<String>, address: impl Into<String>) -> Self {
+        Self {
+            node_id,
+            host_name: host_name.into(),
+            address: address.into(),
+            observed: None,
+            addresses: Vec::new(),
+            agent_port: 0,
+            role: "default".to_owned(),
+            script: String::new(),
+            load: String::new(),
+            failure_domain: String::new(),
+            local_world_size: NonZeroU32::MIN,
+            node_rank: None,
+            voter: None,
+        }
+    }
 }
 
 /// The newest round that a node knows.

@@ -103,8 +103,6 @@ fn numeric(a: &str, b: &str) -> Ordering {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroU32;
-
     use proptest::prelude::*;
 
     use super::*;
@@ -119,19 +117,10 @@ mod tests {
 
     fn description(host_name: &str, node_rank: Option<u32>) -> NodeDescription {
         NodeDescription {
-            node_id: NodeId::new(host_name),
-            host_name: host_name.to_owned(),
-            address: String::new(),
-            observed: None,
-            addresses: Vec::new(),
             agent_port: 1,
             role: String::new(),
-            script: String::new(),
-            load: String::new(),
-            failure_domain: String::new(),
-            local_world_size: NonZeroU32::MIN,
             node_rank,
-            voter: None,
+            ..NodeDescription::new(NodeId::new(host_name), host_name, "")
         }
     }
 

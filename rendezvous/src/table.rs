@@ -179,19 +179,11 @@ mod tests {
 
     fn node(name: &str, role: &str, workers: u32) -> NodeDescription {
         NodeDescription {
-            node_id: NodeId::new(name),
-            host_name: name.to_owned(),
-            address: format!("10.0.0.{workers}"),
-            observed: None,
             addresses: vec!["10.0.0.9".parse().expect("an address")],
             agent_port: 1,
             role: role.to_owned(),
-            script: String::new(),
-            load: String::new(),
-            failure_domain: String::new(),
             local_world_size: NonZeroU32::new(workers).expect("a worker"),
-            node_rank: None,
-            voter: None,
+            ..NodeDescription::new(NodeId::new(name), name, format!("10.0.0.{workers}"))
         }
     }
 

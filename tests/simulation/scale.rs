@@ -1,18 +1,14 @@
 //! Counts what a thousand nodes cost the coordinator, in effects. Benches measure the time.
 
-use std::{
-    iter,
-    num::NonZeroU32,
-    time::{Duration, Instant},
-};
+use std::{iter, time::Instant};
 
 use ragent_rendezvous::{
     Rendezvous,
     effect::Effect,
-    ids::{GlobalRank, JobUid, LocalRank, NodeId, Peer, Round, RoundId, RunId, StreamNumber},
+    ids::{GlobalRank, JobUid, LocalRank, NodeId, Peer, RoundId, RunId, StreamNumber},
     message::{
-        Assignment, FromNode, KnownRound, NodeDescription, NodeReport, NodeState, PROTOCOL_VERSION,
-        Registration, ToNode, WorkerEnd, WorkerFailure,
+        Assignment, FromNode, NodeDescription, NodeReport, NodeState, Registration, ToNode,
+        WorkerEnd, WorkerFailure,
     },
     settings::{JobState, Leases, NodeRange, Settings, SharedSettings},
     voter_count::VoterCount,
@@ -30,36 +26,16 @@ fn peer(n: u32) -> Peer {
 }
 
 fn registration(n: u32) -> Registration {
-    Registration {
-        ended: Vec::new(),
-        job: None,
-        waited: Duration::MAX,
-        protocol_version: PROTOCOL_VERSION,
-        run_id: RunId::new("run"),
-        job_uid: None,
-        stream: StreamNumber(1),
-        node: NodeDescription {
-            node_id: peer(n).node,
-            host_name: format!("node{n}"),
-            address: format!("node{n}.example"),
-            observed: None,
-            addresses: Vec::new(),
+    Registration::new(
+        RunId::new("run"),
+        NodeDescription {
             agent_port: 1,
-            role: "default".to_owned(),
             script: "train.py".to_owned(),
-            load: String::new(),
-            failure_domain: String::new(),
-            local_world_size: NonZeroU32::MIN,
-            node_rank: None,
-            voter: None,
+            ..NodeDescription::new(peer(n).node, format!("node{n}"), format!("node{n}.example"))
         },
-        settings: shared(),
-        known_round: KnownRound::default(),
-        restarts_used: 0,
-        charged_through: Round(0),
-        report: report(RoundId::default(), NodeState::Ready { store_port: 1 }),
-        memory: None,
-    }
+        shared(),
+        NodeState::Ready { store_port: 1 },
+    )
 }
 
 fn report(round: RoundId, state: NodeState) -> NodeReport {
@@ -67,22 +43,7 @@ fn report(round: RoundId, state: NodeState) -> NodeReport {
 }
 
 fn failure(round: RoundId) -> WorkerFailure {
-    WorkerFailure {
-        host_name: "node0".to_owned(),
-        round,
-        global_rank: GlobalRank(0),
-        local_rank: LocalRank(0),
-        pid: 1,
-        end: WorkerEnd::Signaled(9),
-        age: Duration::ZERO,
-        message: None,
-        error_file: None,
-        stderr_tail: String::new(),
-        is_final: false,
-        error_file_age: None,
-        hardware: Vec::new(),
-        oom: None,
-    }
+    WorkerFailure::new("node0", round, (GlobalRank(0), LocalRank(0)), 1, WorkerEnd::Signaled(9))
 }
 
 fn effects(rendezvous: &mut Rendezvous) -> Vec<Effect> {

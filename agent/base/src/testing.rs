@@ -2,7 +2,6 @@
 
 use std::{
     fmt::Debug,
-    num::NonZeroU32,
     time::{Duration, Instant},
 };
 
@@ -10,8 +9,8 @@ use ragent_proto::printable;
 use ragent_rendezvous::{
     Rendezvous,
     grant::Grant,
-    ids::{GlobalRank, GroupRank, JobUid, NodeId, Round, RoundId, RunId, StreamNumber, Term},
-    message::{KnownRound, NodeDescription, NodeReport, NodeState, PROTOCOL_VERSION, Registration},
+    ids::{GlobalRank, GroupRank, JobUid, NodeId, Round, RunId, Term},
+    message::{NodeDescription, NodeState, Registration},
     settings::{JobState, Leases, NodeRange, Settings, SharedSettings},
     snapshot::{JobTime, NodeSnapshot, NodeStateName, PhaseName, Snapshot},
     voter_count::VoterCount,
@@ -120,36 +119,18 @@ pub fn nodes(members: u32, spares: u32) -> Vec<NodeSnapshot> {
 
 /// The registration of a node with one worker in a job of one to three nodes.
 pub fn registration(name: &str) -> Registration {
-    let round = RoundId::default();
     Registration {
-        ended: Vec::new(),
-        protocol_version: PROTOCOL_VERSION,
-        run_id: RunId::new("job"),
-        job_uid: None,
-        stream: StreamNumber(1),
-        job: None,
         waited: Duration::from_secs(3_600),
-        node: NodeDescription {
-            voter: None,
-            node_id: NodeId::new(name),
-            host_name: name.to_owned(),
-            address: "10.0.0.1".to_owned(),
-            observed: None,
-            addresses: Vec::new(),
-            agent_port: 1,
-            role: "default".to_owned(),
-            script: "train.py".to_owned(),
-            load: String::new(),
-            failure_domain: String::new(),
-            local_world_size: NonZeroU32::MIN,
-            node_rank: None,
-        },
-        settings: SharedSettings::new(NodeRange::new(1, 3).expect("a range")),
-        known_round: KnownRound::default(),
-        restarts_used: 0,
-        charged_through: Round(0),
-        report: NodeReport::new(round, NodeState::Ready { store_port: 9 }),
-        memory: None,
+        ..Registration::new(
+            RunId::new("job"),
+            NodeDescription {
+                agent_port: 1,
+                script: "train.py".to_owned(),
+                ..NodeDescription::new(NodeId::new(name), name, "10.0.0.1")
+            },
+            SharedSettings::new(NodeRange::new(1, 3).expect("a range")),
+            NodeState::Ready { store_port: 9 },
+        )
     }
 }
 

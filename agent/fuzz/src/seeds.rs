@@ -96,20 +96,16 @@ fn registration_of(name: &str, change: impl FnOnce(&mut Registration)) -> FromAg
 
 fn failure() -> WorkerFailure {
     WorkerFailure {
-        host_name: "n1".to_owned(),
-        round: round(1),
-        global_rank: GlobalRank(1),
-        local_rank: LocalRank(1),
-        pid: 4711,
-        end: WorkerEnd::Exited(1),
         age: std::time::Duration::from_millis(1200),
         message: Some("ValueError".to_owned()),
-        error_file: None,
         stderr_tail: "one\ntwo".to_owned(),
-        is_final: false,
-        error_file_age: None,
-        hardware: Vec::new(),
-        oom: None,
+        ..WorkerFailure::new(
+            "n1",
+            round(1),
+            (GlobalRank(1), LocalRank(1)),
+            4711,
+            WorkerEnd::Exited(1),
+        )
     }
 }
 

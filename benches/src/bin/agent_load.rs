@@ -17,7 +17,6 @@ use std::{
     fs, future,
     io::{BufRead as _, BufReader, Write as _},
     net::{IpAddr, Ipv4Addr, TcpListener},
-    num::NonZeroU32,
     path::PathBuf,
     pin::pin,
     process::{Child, Command as Program, Stdio},
@@ -436,42 +435,28 @@ async fn supervise(
 }
 
 fn failure(admission: &Admission) -> WorkerFailure {
-    WorkerFailure {
-        host_name: "failing".to_owned(),
-        round: admission.round,
-        global_rank: admission.first_global_rank,
-        local_rank: LocalRank(0),
-        pid: 1,
-        end: WorkerEnd::Exited(1),
-        age: Duration::ZERO,
-        message: None,
-        error_file: None,
-        stderr_tail: String::new(),
-        is_final: false,
-        error_file_age: None,
-        hardware: Vec::new(),
-        oom: None,
-    }
+    WorkerFailure::new(
+        "failing",
+        admission.round,
+        (admission.first_global_rank, LocalRank(0)),
+        1,
+        WorkerEnd::Exited(1),
+    )
 }
 
 fn agent(number: u32, coordinators: &Coordinators, shared: SharedSettings) -> AgentSpec {
     // One address per agent. They are never dialed.
     let address: IpAddr = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 1)) + number).into();
     let node = NodeDescription {
-        voter: None,
-        node_id: NodeId::new(format!("node{number}_1_0")),
-        host_name: format!("node{number}"),
-        address: address.to_string(),
-        observed: None,
         addresses: vec![address],
         // Never dialed either.
         agent_port: 1,
-        role: "default".to_owned(),
         script: "train.py".to_owned(),
-        load: String::new(),
-        failure_domain: String::new(),
-        local_world_size: NonZeroU32::MIN,
-        node_rank: None,
+        ..NodeDescription::new(
+            NodeId::new(format!("node{number}_1_0")),
+            format!("node{number}"),
+            address.to_string(),
+        )
     };
     AgentSpec {
         since: None,

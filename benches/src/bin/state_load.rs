@@ -13,10 +13,9 @@ use ragent_benches::now;
 use ragent_proto::{Message as _, convert::FromAgent, v1};
 use ragent_rendezvous::{
     Rendezvous,
-    ids::{JobUid, NodeId, Peer, Round, RoundId, RunId, StreamNumber},
+    ids::{JobUid, NodeId, Peer, RoundId, RunId, StreamNumber},
     message::{
-        FromNode, KnownRound, NodeDescription, NodeReport, NodeState, PROTOCOL_VERSION,
-        Registration, StepProgress, StepSource,
+        FromNode, NodeDescription, NodeReport, NodeState, Registration, StepProgress, StepSource,
     },
     settings::{JobState, Leases, NodeRange, Settings, SharedSettings},
     voter_count::VoterCount,
@@ -164,34 +163,19 @@ fn id(number: u32) -> NodeId {
 }
 
 fn registration(number: u32, node_id: NodeId, nodes: NodeRange) -> Registration {
-    Registration {
-        ended: Vec::new(),
-        job: None,
-        waited: Duration::MAX,
-        protocol_version: PROTOCOL_VERSION,
-        run_id: RunId::new("state-load"),
-        job_uid: None,
-        stream: StreamNumber(1),
-        node: NodeDescription {
-            voter: None,
-            node_id,
-            host_name: format!("node{number}"),
-            address: format!("10.0.{}.{}", number / 256, number % 256),
-            observed: None,
-            addresses: Vec::new(),
+    Registration::new(
+        RunId::new("state-load"),
+        NodeDescription {
             agent_port: 29400,
-            role: "default".to_owned(),
             script: "train.py".to_owned(),
-            load: String::new(),
-            failure_domain: String::new(),
             local_world_size: NonZeroU32::MIN.saturating_add(7),
-            node_rank: None,
+            ..NodeDescription::new(
+                node_id,
+                format!("node{number}"),
+                format!("10.0.{}.{}", number / 256, number % 256),
+            )
         },
-        settings: SharedSettings::new(nodes),
-        known_round: KnownRound::default(),
-        restarts_used: 0,
-        charged_through: Round(0),
-        report: NodeReport::new(RoundId::default(), NodeState::Ready { store_port: 29500 }),
-        memory: None,
-    }
+        SharedSettings::new(nodes),
+        NodeState::Ready { store_port: 29500 },
+    )
 }

@@ -77,6 +77,32 @@ pub struct WorkerFailure {
 }
 
 impl WorkerFailure {
+    /// Describes a failure of which only the end of the worker is known. It has just ended.
+    pub fn new(
+        host_name: impl Into<String>,
+        round: RoundId,
+        (global_rank, local_rank): (GlobalRank, LocalRank),
+        pid: u32,
+        end: WorkerEnd,
+    ) -> Self {
+        Self {
+            host_name: host_name.into(),
+            round,
+            global_rank,
+            local_rank,
+            pid,
+            end,
+            age: Duration::ZERO,
+            message: None,
+            error_file: None,
+            stderr_tail: String::new(),
+            is_final: false,
+            error_file_age: None,
+            hardware: Vec::new(),
+            oom: None,
+        }
+    }
+
     /// Returns the time since it failed, when the message was sent. A worker has failed when it wrote its
     /// error file, if it ended only later: it may take seconds to exit, and its peers fail because of it
     /// meanwhile.

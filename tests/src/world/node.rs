@@ -74,19 +74,15 @@ impl World {
     ) -> Agent {
         let workers = u32::try_from(1 + host % 3).unwrap_or(1);
         let mut description = NodeDescription {
-            node_id: id.clone(),
-            host_name: format!("host{host}"),
-            address: format!("10.0.0.{}", host + 1),
-            observed: None,
-            addresses: Vec::new(),
             agent_port: 1,
-            role: "default".to_owned(),
             script: "train.py".to_owned(),
-            load: String::new(),
-            failure_domain: String::new(),
             local_world_size: NonZeroU32::new(workers).unwrap_or(NonZeroU32::MIN),
-            node_rank: None,
             voter: voter.map(|voter| Member { voter, address: self.place(host).address() }),
+            ..NodeDescription::new(
+                id.clone(),
+                format!("host{host}"),
+                format!("10.0.0.{}", host + 1),
+            )
         };
         let memory = self.memory_of_agent(host, &mut description);
         let known_round = self.describe(host, &mut description);

@@ -128,19 +128,13 @@ fn failure(
     is_final: bool,
 ) -> WorkerFailure {
     WorkerFailure {
-        host_name: node.host_name.clone(),
-        round,
-        global_rank: GlobalRank(local_rank.0),
-        local_rank,
-        pid: 1,
-        end: WorkerEnd::Exited(1),
-        age: Duration::ZERO,
-        message: None,
-        error_file: None,
-        stderr_tail: String::new(),
         is_final,
-        error_file_age: None,
-        hardware: Vec::new(),
-        oom: None,
+        ..WorkerFailure::new(
+            node.host_name.clone(),
+            round,
+            (GlobalRank(local_rank.0), local_rank),
+            1,
+            WorkerEnd::Exited(1),
+        )
     }
 }

@@ -131,8 +131,6 @@ fn block(text: &mut String, label: &str, lines: &str) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use ragent_rendezvous::{
         ids::{GlobalRank, LocalRank, Round, RoundId, Term},
         message::WorkerEnd,
@@ -165,20 +163,16 @@ mod tests {
     #[test]
     fn report_of_a_failure() {
         let failure = WorkerFailure {
-            host_name: "node1".into(),
-            round: RoundId { term: Term(1), round: Round(3) },
-            global_rank: GlobalRank(5),
-            local_rank: LocalRank(1),
-            pid: 4711,
-            end: WorkerEnd::Signaled(9),
-            age: Duration::ZERO,
             message: Some("ValueError: x".into()),
             error_file: Some("/l/error.json".into()),
             stderr_tail: "one\n\u{1b}[31mtwo".into(),
-            is_final: false,
-            error_file_age: None,
-            hardware: Vec::new(),
-            oom: None,
+            ..WorkerFailure::new(
+                "node1",
+                RoundId { term: Term(1), round: Round(3) },
+                (GlobalRank(5), LocalRank(1)),
+                4711,
+                WorkerEnd::Signaled(9),
+            )
         };
         let outcome = Outcome {
             result: JobResult::BudgetSpent,

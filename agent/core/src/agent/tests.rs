@@ -144,22 +144,7 @@ fn admission(term: u64, number: u64) -> Admission {
 }
 
 fn failure(round: RoundId) -> WorkerFailure {
-    WorkerFailure {
-        host_name: "a".to_owned(),
-        round,
-        global_rank: GlobalRank(1),
-        local_rank: LocalRank(1),
-        pid: 7,
-        end: WorkerEnd::Exited(3),
-        age: Duration::ZERO,
-        message: None,
-        error_file: None,
-        stderr_tail: String::new(),
-        is_final: false,
-        error_file_age: None,
-        hardware: Vec::new(),
-        oom: None,
-    }
+    WorkerFailure::new("a", round, (GlobalRank(1), LocalRank(1)), 7, WorkerEnd::Exited(3))
 }
 
 fn outcome() -> Outcome {

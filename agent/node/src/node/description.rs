@@ -28,19 +28,9 @@ mod tests {
     /// Describes a node with a known address, or none.
     fn described(known: &str, local: &str, addresses: Vec<IpAddr>) -> NodeDescription {
         let mut node = NodeDescription {
-            voter: None,
-            node_id: NodeId::new("n"),
-            host_name: "h".to_owned(),
-            address: known.to_owned(),
-            observed: None,
-            addresses: Vec::new(),
             agent_port: 1,
-            role: "default".to_owned(),
             script: "train.py".to_owned(),
-            load: String::new(),
-            failure_domain: String::new(),
-            local_world_size: std::num::NonZeroU32::MIN,
-            node_rank: None,
+            ..NodeDescription::new(NodeId::new("n"), "h", known)
         };
         describe(&mut node, local.parse().unwrap(), addresses);
         node

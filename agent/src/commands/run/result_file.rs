@@ -193,28 +193,21 @@ fn log_failure(written: io::Result<()>, path: &Path) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use ragent_rendezvous::ids::{GlobalRank, LocalRank, RoundId};
 
     use super::*;
 
     fn failure(message: Option<&str>, error_file: Option<String>) -> WorkerFailure {
         WorkerFailure {
-            host_name: "node1".into(),
-            round: RoundId::default(),
-            global_rank: GlobalRank(3),
-            local_rank: LocalRank(1),
-            pid: 7,
-            end: WorkerEnd::Signaled(9),
-            age: Duration::ZERO,
             message: message.map(str::to_owned),
             error_file,
-            stderr_tail: String::new(),
-            is_final: false,
-            error_file_age: None,
-            hardware: Vec::new(),
-            oom: None,
+            ..WorkerFailure::new(
+                "node1",
+                RoundId::default(),
+                (GlobalRank(3), LocalRank(1)),
+                7,
+                WorkerEnd::Signaled(9),
+            )
         }
     }
 

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    num::NonZeroU32,
     time::{Duration, Instant},
 };
 
@@ -477,38 +476,22 @@ pub(super) fn ready() -> NodeState {
 pub(super) fn describe(name: &str) -> NodeDescription {
     let host = &name[..1];
     NodeDescription {
-        node_id: NodeId::new(name),
-        host_name: host.to_owned(),
-        address: format!("{host}.example"),
-        observed: None,
-        addresses: Vec::new(),
         agent_port: 1,
-        role: "default".to_owned(),
         script: "train.py".to_owned(),
-        load: String::new(),
-        failure_domain: String::new(),
-        local_world_size: NonZeroU32::MIN,
-        node_rank: None,
-        voter: None,
+        ..NodeDescription::new(NodeId::new(name), host, format!("{host}.example"))
     }
 }
 
 pub(super) fn failure(name: &str, age: Duration) -> WorkerFailure {
     WorkerFailure {
-        host_name: name.to_owned(),
-        round: RoundId::default(),
-        global_rank: GlobalRank(0),
-        local_rank: LocalRank(0),
-        pid: 1,
-        end: WorkerEnd::Exited(1),
         age,
-        message: None,
-        error_file: None,
-        stderr_tail: String::new(),
-        is_final: false,
-        error_file_age: None,
-        hardware: Vec::new(),
-        oom: None,
+        ..WorkerFailure::new(
+            name,
+            RoundId::default(),
+            (GlobalRank(0), LocalRank(0)),
+            1,
+            WorkerEnd::Exited(1),
+        )
     }
 }
 

@@ -181,8 +181,6 @@ impl RoundLines {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use ragent_rendezvous::{
         ids::{GlobalRank, LocalRank, Round, RoundId, Term},
         message::{CheckpointId, EvictReason, MemoryKind, MemoryPlan, WorkerEnd, WorkerFailure},
@@ -216,22 +214,13 @@ mod tests {
     }
 
     fn failed() -> News {
-        News::WorkerFailed(Box::new(WorkerFailure {
-            host_name: "node-b".to_owned(),
-            round: round(1),
-            global_rank: GlobalRank(5),
-            local_rank: LocalRank(1),
-            pid: 7,
-            end: WorkerEnd::Exited(1),
-            age: Duration::ZERO,
-            message: None,
-            error_file: None,
-            stderr_tail: String::new(),
-            is_final: false,
-            error_file_age: None,
-            hardware: Vec::new(),
-            oom: None,
-        }))
+        News::WorkerFailed(Box::new(WorkerFailure::new(
+            "node-b",
+            round(1),
+            (GlobalRank(5), LocalRank(1)),
+            7,
+            WorkerEnd::Exited(1),
+        )))
     }
 
     fn restarting() -> News {
