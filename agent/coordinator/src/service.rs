@@ -233,12 +233,13 @@ impl Coordination for Service {
         let (answers, queue) = mpsc::channel(limits::STREAM_QUEUE);
         let refusals = Arc::clone(&self.refusals);
         let (settings, script) = (registration.settings, registration.node.script.clone());
+        let protocol = registration.protocol_version;
         let pending = PendingRegistration { registration, proof, from, answers };
         // The answer starts before the coordinator decides, so that the agent can distinguish this process from a stopped one.
         tokio::spawn(pass_on(Arc::clone(&self.role), lost_term, pending, messages));
         let answers = ReceiverStream::new(queue).map(move |message| {
             if let (FromCoordinator::Message(ToNode::Refuse(reason)), Some(from)) = (&message, from)
-                && let Some(why) = why_refused(reason, &settings, &script)
+                && let Some(why) = why_refused(reason, &settings, &script, protocol)
             {
                 refusals.handle_refused_node(from.ip, &why);
             }
@@ -253,12 +254,15 @@ fn why_refused(
     reason: &RefuseReason,
     settings: &SharedSettings,
     own_script: &str,
+    protocol: u32,
 ) -> Option<String> {
     Some(match reason {
         RefuseReason::Closed(_) | RefuseReason::EarlierRun => return None,
         RefuseReason::Settings { ours } => differences(ours, settings),
         RefuseReason::RunId { .. } => "it has another `--rdzv-id`".to_owned(),
-        RefuseReason::ProtocolVersion { .. } => "it is another version of ragent".to_owned(),
+        RefuseReason::ProtocolVersion { ours } => format!(
+            "it uses version {protocol} of the protocol, this job version {ours} (install the same version of ragent on all nodes)"
+        ),
         RefuseReason::LoopbackAddress { .. } => "its address is a loopback address".to_owned(),
         RefuseReason::NodeRankTaken { node_rank, host_name } => {
             format!("{host_name} already has `--node-rank {node_rank}`")
