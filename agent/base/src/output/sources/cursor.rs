@@ -193,7 +193,11 @@ impl Cursor {
             }
             while !text.is_empty() {
                 if self.begun.len() >= limits::OUTPUT_LINE {
+                    // Of a bar that begins again and again, the newest whole state is shown.
+                    let begins = self.begun.iter().rposition(|byte| *byte == b'\r');
+                    let rest = begins.map_or_else(Vec::new, |at| self.begun.split_off(at + 1));
                     self.show_begun(&mut part.lines);
+                    self.begun = rest;
                 }
                 let room = limits::OUTPUT_LINE - self.begun.len();
                 let (bytes, rest) = text.split_at(room.min(text.len()));
