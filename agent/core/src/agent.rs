@@ -286,14 +286,7 @@ impl Agent {
     }
 
     /// Notes that the current stream has ended and has no successor yet.
-    ///
-    /// An admission may be lost with the stream. Workers on other nodes have then connected to the store of this
-    /// node, which must not serve a later round. So a ready node opens another one.
     pub fn handle_disconnected(&mut self, now: Instant) {
-        if self.disconnected.is_none() && matches!(self.state, AgentState::Ready { .. }) {
-            self.state = AgentState::Preparing;
-            self.act(Action::OpenStore);
-        }
         self.disconnected.get_or_insert(now);
     }
 

@@ -193,22 +193,6 @@ fn ready_comes_after_the_last_process() {
     assert_eq!(t.store_open(), [t.sends(NodeState::Ready { store_port: PORT })]);
 }
 
-/// A ready node that loses its stream offers another store: if an admission was lost with the stream, workers of that round have
-/// connected to the first one. The store of a running round stays.
-#[test]
-fn store_is_replaced_with_the_stream() {
-    let mut t = Fixture::ready();
-    t.agent.handle_disconnected(t.now);
-    assert_eq!(t.effects(), [OPEN_STORE]);
-    t.agent.handle_disconnected(t.now);
-    assert_eq!(t.effects(), []);
-    t.agent.handle_store_open(t.now, PORT + 1);
-    assert_eq!(t.effects(), [t.sends(NodeState::Ready { store_port: PORT + 1 })]);
-    let mut t = Fixture::running();
-    t.agent.handle_disconnected(t.now);
-    assert_eq!(t.effects(), []);
-}
-
 /// A failure is reported at once, and again with every later report of that round, so that a broken
 /// stream cannot lose it. Its age grows.
 #[test]
