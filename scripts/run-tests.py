@@ -29,6 +29,8 @@ CARGO = os.environ.get("CARGO", "cargo")
 # wait, and fail if leases of a few seconds run out. So the busy ones run first, beside each other.
 SLOWEST = ["torch", "simulation", "conformance", "chaos", "multi_node", "partition", "standbys", "attacks", "etcd", "schedulers", "ssh",
            "search", "single_node"]
+# It waits for nothing, so it leaves the processors to the others.
+YIELDING = {"simulation"}
 SHOWN = 20
 TEST = re.compile(r"^test (.+?) \.\.\. (ok|FAILED)(?: <([\d.]+)s>)?$", re.MULTILINE)
 RESULT = re.compile(r"^test result: (?:ok|FAILED)\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
@@ -77,7 +79,8 @@ def build(targets):
 def run(program):
     # The time of each test is shown by programs of nightly Rust, or with this variable.
     env = os.environ | {"RUSTC_BOOTSTRAP": "1", "CARGO_MANIFEST_DIR": program.folder}
-    command = [program.path, "-Z", "unstable-options", "--report-time"]
+    yields = ["nice", "-n", "10"] if program.name in YIELDING else []
+    command = [*yields, program.path, "-Z", "unstable-options", "--report-time"]
     began = time.monotonic()
     try:
         done = subprocess.run(command, cwd=program.folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
