@@ -31,6 +31,8 @@ SLOWEST = ["torch", "simulation", "conformance", "chaos", "multi_node", "partiti
            "search", "single_node"]
 # It waits for nothing, so it leaves the processors to the others.
 YIELDING = {"simulation"}
+# Its tests start several interpreters that import torch, which takes processors. With more of them at once, leases run out.
+CROWDED = {"torch": 2 * (os.cpu_count() or 1)}
 SHOWN = 20
 TEST = re.compile(r"^test (.+?) \.\.\. (ok|FAILED)(?: <([\d.]+)s>)?$", re.MULTILINE)
 RESULT = re.compile(r"^test result: (?:ok|FAILED)\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
@@ -79,6 +81,8 @@ def build(targets):
 def run(program):
     # The time of each test is shown by programs of nightly Rust, or with this variable.
     env = os.environ | {"RUSTC_BOOTSTRAP": "1", "CARGO_MANIFEST_DIR": program.folder}
+    if most := CROWDED.get(program.name):
+        env["RUST_TEST_THREADS"] = str(min(most, int(env.get("RUST_TEST_THREADS", most))))
     yields = ["nice", "-n", "10"] if program.name in YIELDING else []
     command = [*yields, program.path, "-Z", "unstable-options", "--report-time"]
     began = time.monotonic()
