@@ -56,7 +56,9 @@ venv:
 packages:
 	@scripts/setup-packages.sh
 
-demo: build venv
+# The Python environment is made beside the build, because that waits for downloads.
+demo:
+	@scripts/setup-venv.sh & venv=$$!; $(MAKE) --no-print-directory build || { kill $$venv; exit 1; }; wait $$venv
 	.venv/bin/python examples/digits/demo.py --ragent $(RAGENT)
 
 # Every `cargo test` selects `--workspace`: with `-p`, dependencies have other features, and are built again.

@@ -60,7 +60,8 @@ class Agents:
                 if "follow" in request:
                     await asyncio.Event().wait()
             await writer.drain()
-        except OSError:
+        except (OSError, asyncio.CancelledError):
+            # The reader has ended, or the measurement is over.
             pass
         writer.close()
 
