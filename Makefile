@@ -56,7 +56,7 @@ venv:
 packages:
 	@scripts/setup-packages.sh
 
-# The Python environment is made beside the build, because that waits for downloads.
+# Creates the Python environment during the build, because pip mostly waits for downloads.
 demo:
 	@scripts/setup-venv.sh & venv=$$!; $(MAKE) --no-print-directory build || { kill $$venv; exit 1; }; wait $$venv
 	.venv/bin/python examples/digits/demo.py --ragent $(RAGENT)

@@ -90,8 +90,7 @@ pub enum LogsMessage {
         is_stderr: bool,
         /// The round.
         round: u64,
-        /// True if the output was older than the first read of its stream, so that its order with that of other ranks is not
-        /// known.
+        /// True if the output was there before the first read of its stream. Its order relative to other ranks is not known.
         is_old: bool,
         /// The lines before these that were left out, because the reader was too slow.
         skipped: u64,

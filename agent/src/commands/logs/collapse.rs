@@ -1,6 +1,6 @@
 //! Joins the same line of several ranks into one.
 //!
-//! 1. Lines wait for a moment, in the order in which they are printed.
+//! 1. Each line waits 300 ms. The waiting lines are in the order of printing.
 //! 2. A line of another rank joins the next equal line that waits after the last line of that rank. So the order within a rank stays exact.
 //! 3. A line that joins none waits after the last line of its rank, and after all lines that have arrived earlier.
 
