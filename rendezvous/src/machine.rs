@@ -569,7 +569,11 @@ fn state_by_report(group: &Group, node: &RosterNode) -> Option<MemberState> {
         || group.started.is_none()
         || node.is_leaving()
         || node.missed_its_admission;
-    speaks_of_it.then(|| MemberState::of(node.report.state))
+    let state = match node.offers_used_store {
+        true => MemberState::Stopped,
+        false => MemberState::of(node.report.state),
+    };
+    speaks_of_it.then_some(state)
 }
 
 /// Returns true if `ready` nodes are enough for a round.

@@ -17,7 +17,7 @@ pub(crate) use self::node::{RosterNode, SentAssignment, Unfit};
 use self::{departed_streams::DepartedStreams, quarantined::Quarantined};
 use crate::{
     flapping::{DepartedTallies, Tally},
-    ids::{NodeId, Peer, RoundId, StreamNumber},
+    ids::{NodeId, Peer, Round, RoundId, StreamNumber},
     limits::{HOST_TALLIES_MAX, after},
     message::{NodeDescription, NodeNotice, NodeReport, NodeState, Registration, StandbyCounts},
     settings::HostTally,
@@ -258,6 +258,7 @@ impl Roster {
                 floor: RoundId::default(),
                 admitted_on: StreamNumber::default(),
                 missed_its_admission: false,
+                offers_used_store: false,
                 report: report.clone(),
                 requested: report.requests,
                 progress: None,
@@ -335,6 +336,25 @@ impl Roster {
         self.leases.insert((after(now, node.lease), deadline.1));
     }
 
+    /// Notes that a round was formed which this coordinator has not formed. Any node that is ready and has not been in that
+    /// round may have been admitted to it, so it must open another store.
+    pub(crate) fn distrust_stores(&mut self, round: Round) {
+        let ids: Vec<NodeId> = self.nodes.keys().cloned().collect();
+        for id in ids {
+            self.distrust_store(&id, round);
+        }
+    }
+
+    /// The same for one node.
+    pub(crate) fn distrust_store(&mut self, id: &NodeId, round: Round) {
+        if let Some(node) = self.nodes.get_mut(id).filter(|node| node.is_ready())
+            && node.report.round.round < round
+        {
+            node.offers_used_store = true;
+            self.index_readiness(id, false);
+        }
+    }
+
     /// Records the state that `id` reports after it was welcomed. Returns false if the report is outdated.
     ///
     /// Once welcomed, a node reads nothing from earlier streams. So if it then reports an older round than
@@ -365,8 +385,12 @@ impl Roster {
         if is_below && !is_leaving && !is_final {
             return false;
         }
+        let has_just_missed = is_below && is_final && !node.missed_its_admission;
         node.missed_its_admission = is_below && is_final;
         node.floor = node.floor.max(report.round);
+        let is_same_store =
+            matches!(report.state, NodeState::Ready { .. }) && report.state == node.report.state;
+        node.offers_used_store = is_same_store && (node.offers_used_store || has_just_missed);
         node.report = report;
         match node.report.notice.clone().filter(|_| !node.is_leaving()) {
             Some(NodeNotice { ends_job, left, text }) => {

@@ -65,6 +65,7 @@ fn every_fixed_rule_notices_its_bug() {
         (Bug::NoTimeouts, "8", 0),
         (Bug::OthersCharges, "11", 0),
         (Bug::LostEvents, "12", 0),
+        (Bug::OneStore, "13", 0),
     ];
     assert_noticed(World::with_fixed_coordinator, bugs);
 }

@@ -87,6 +87,7 @@ fn every_takeover_bug_is_noticed() {
         (Bug::SharedTerms, "c", 0),
         (Bug::ClockStopsInSuspend, "a e", 0),
         (Bug::DoubleRank, "1", 0),
+        (Bug::OneStore, "13", 0),
     ];
     assert_noticed(World::new, bugs);
 }

@@ -17,6 +17,10 @@ pub struct Chronicle {
     pub before_newest: RoundId,
     /// The newest round of any admission.
     pub newest: RoundId,
+    /// The store of each round, as `address:port`.
+    stores: BTreeMap<String, RoundId>,
+    /// Stores that serve two rounds.
+    pub shared_stores: Vec<(String, RoundId, RoundId)>,
     /// Members that got two different admissions to one round.
     pub contradictions: Vec<String>,
     /// The round that each node runs. It runs from the admission until the node gets another assignment or stops.
@@ -74,6 +78,11 @@ impl Chronicle {
         if !self.rounds.contains_key(&round) {
             self.before_newest = self.newest;
             self.newest = round;
+        }
+        let store = format!("{}:{}", admission.master_address, admission.master_port);
+        let first = *self.stores.entry(store.clone()).or_insert(round);
+        if first != round {
+            self.shared_stores.push((store, first, round));
         }
         let members = self.rounds.entry(round).or_default();
         match members.iter().find(|member| member.node == *node) {

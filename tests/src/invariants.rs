@@ -14,6 +14,7 @@ mod other_run_changes_nothing;
 mod ranks_are_dense;
 mod round_size_is_in_range;
 mod rounds_only_grow;
+mod store_serves_one_round;
 
 use crate::world::World;
 
@@ -21,7 +22,7 @@ use crate::world::World;
 pub type Rule = (&'static str, fn(&World) -> Result<(), String>);
 
 /// All rules.
-pub const RULES: [Rule; 9] = [
+pub const RULES: [Rule; 10] = [
     ("1: ranks are dense and agreed on", ranks_are_dense::check),
     ("2: a node has one place", one_place_a_node::check),
     ("3: rounds only grow", rounds_only_grow::check),
@@ -31,4 +32,5 @@ pub const RULES: [Rule; 9] = [
     ("8: a job heals", job_heals::check),
     ("11: a state file of another run changes nothing", other_run_changes_nothing::check),
     ("12: the journal is complete", journal_is_complete::check),
+    ("13: a store serves one round", store_serves_one_round::check),
 ];

@@ -126,6 +126,8 @@ pub struct World {
     faulty: Duration,
     /// The events of such a job that its rules need.
     pub chronicle: Chronicle,
+    /// The number of stores that agents have opened for their workers.
+    stores_opened: u16,
 }
 
 /// An event at a certain time.
@@ -287,6 +289,7 @@ impl World {
             health: None,
             faulty: FAULTY,
             chronicle: Chronicle::default(),
+            stores_opened: 0,
             random,
         };
         world.populate();

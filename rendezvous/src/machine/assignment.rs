@@ -4,7 +4,7 @@ use tracing::info;
 
 use crate::{
     group::{GroupMember, MemberState},
-    ids::NodeId,
+    ids::{NodeId, RoundId},
     machine::{Availability, Rendezvous},
     message::{Assignment, EvictReason, NodeState, ToNode, WaitReason},
     phase::Phase,
@@ -51,6 +51,10 @@ impl Rendezvous {
         }
         if let NodeState::Leaving { reaped } = node.report.state {
             return (reaped && !self.is_served_by(id)).then_some(Assignment::Dismiss);
+        }
+        if node.offers_used_store {
+            let round = RoundId { term: self.job_state.term, round: self.job_state.round };
+            return Some(Assignment::Evict { round, reason: EvictReason::Silent });
         }
         match &self.phase {
             Phase::Recovering(recovering) if recovering.ranks.contains_key(id) => {

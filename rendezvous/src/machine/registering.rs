@@ -17,13 +17,16 @@ use tracing::{debug, info};
 use crate::{
     effect::Effect,
     event::EventKind,
-    ids::{NodeId, Peer, Round},
+    ids::{NodeId, Peer, Round, StreamNumber},
     machine::{Availability, Rendezvous},
     message::{FromNode, MemoryReport, Registration, ToNode},
     phase::Phase,
     roster::Roster,
     settings::Leases,
 };
+
+/// The number of an agent's first stream.
+const FIRST_STREAM: StreamNumber = StreamNumber(1);
 
 /// Nodes that were welcomed, and have not reported their state since.
 #[derive(Debug, Default)]
@@ -133,6 +136,10 @@ impl Rendezvous {
         let id = peer.node.clone();
         let excluded = |roster: &Roster| roster.get(&id).and_then(|node| node.excluded.clone());
         let before = excluded(&self.roster);
+        // An agent may have been admitted on an earlier stream, and was lost before it knew.
+        let may_have_missed = self.roster.get(&id).is_none()
+            && peer.stream > FIRST_STREAM
+            && known_round.round.round < self.job_state.round;
         let counts = self.roster.register(now, registration, leases.coordinator, young_until);
         let excluded = excluded(&self.roster);
         if excluded != before {
@@ -152,6 +159,9 @@ impl Rendezvous {
         // The agent of this process has read the state file, and learns the run from the welcome.
         if is_of_this_run || self.is_host(&id) {
             self.claim(&id, known_round);
+        }
+        if may_have_missed {
+            self.roster.distrust_store(&id, self.job_state.round);
         }
         self.follow_memory(now, &id);
         self.note_killed_agent(&id);

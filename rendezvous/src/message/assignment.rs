@@ -33,7 +33,10 @@ pub enum Assignment {
         /// nothing since.
         complete_step: Option<u64>,
     },
-    /// The node is no longer a member of that round. It kills its workers and registers again.
+    /// The node is no longer a member of that round. It kills its workers, and takes part again as a newcomer.
+    ///
+    /// A node may have been in the round without its knowledge, for example because its machine was frozen. It has no workers then. Those
+    /// of other nodes may have connected to its store, so it opens another one.
     Evict {
         /// The round that the node is no longer a member of.
         round: RoundId,

@@ -33,6 +33,9 @@ pub(crate) struct RosterNode {
     pub(crate) admitted_on: StreamNumber,
     /// True if it has reported, on a stream after `admitted_on`, that it never was in that round.
     pub(crate) missed_its_admission: bool,
+    /// True if the workers of a round may have connected to its store, although it never was in that round. It gets no place until it
+    /// has opened another store.
+    pub(crate) offers_used_store: bool,
     /// What was requested on it so far, and is known here.
     pub(crate) requested: Requests,
     /// The latest progress report of its workers, if any.
@@ -125,7 +128,7 @@ impl RosterNode {
 
     /// Returns true if it is ready for a round.
     pub(crate) fn is_ready(&self) -> bool {
-        matches!(self.report.state, NodeState::Ready { .. })
+        matches!(self.report.state, NodeState::Ready { .. }) && !self.offers_used_store
     }
 
     /// Returns true if it is leaving.

@@ -128,6 +128,8 @@ pub enum Bug {
     OthersCharges,
     /// The losses of nodes are missing in the journal. Breaks rule 12.
     LostEvents,
+    /// A node serves all of its rounds with one store. Breaks rule 13.
+    OneStore,
     /// The lowest of the steps that nodes have saved counts as saved by all. Breaks rule q.
     LowestStep,
     /// A checkpoint for an earlier notice, or none, answers the newest notice. Breaks rule q.

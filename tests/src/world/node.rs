@@ -41,6 +41,8 @@ pub(super) struct Agent {
     pub(super) node: Node,
     /// The worker group of the last round that it started, until the group has ended.
     pub(super) group: Option<Group>,
+    /// The port of its newest store.
+    store_port: u16,
     /// The times at which the keep-alives without an echo were sent.
     sent: BTreeMap<u64, Instant>,
 }
@@ -105,7 +107,15 @@ impl World {
             seed: self.random.between(0, u64::MAX - 1),
         };
         self.new_keeper(id, host);
-        Agent { description, node: Node::new(local, settings), group: None, sent: BTreeMap::new() }
+        let node = Node::new(local, settings);
+        Agent { description, node, group: None, store_port: self.new_port(), sent: BTreeMap::new() }
+    }
+
+    /// Returns a port at which no store was before.
+    fn new_port(&mut self) -> u16 {
+        self.stores_opened =
+            self.stores_opened.checked_add(1).expect("no world has so many stores");
+        self.stores_opened
     }
 
     pub(super) fn agent(&mut self, id: &NodeId) -> Option<&mut Agent> {
@@ -134,7 +144,9 @@ impl World {
         let Some(agent) = self.agent(id) else { return };
         let group_of = |round: RoundId| move |group: &&mut Group| group.round == round;
         match input {
-            AgentInput::StoreOpen => agent.node.handle_store_open(now, 4_000),
+            AgentInput::StoreOpen => {
+                agent.node.handle_store_open(now, agent.store_port);
+            }
             AgentInput::Prepared(round) => self.start_group(id, round),
             AgentInput::Group(round, input) => {
                 if let Some(group) = agent.group.as_mut().filter(group_of(round)) {
@@ -432,6 +444,10 @@ impl World {
             Effect::Local(Action::Memory(effect)) => self.carry_out_of_memory(id, effect),
             Effect::Local(Action::ShowNotice(notice)) => self.show_notice(id, notice),
             Effect::Local(Action::OpenStore) => {
+                if self.bug != Bug::OneStore {
+                    let port = self.new_port();
+                    self.agent(id).into_iter().for_each(|agent| agent.store_port = port);
+                }
                 let takes = self.random.millis(1, 300);
                 self.wake_agent(id, takes, AgentInput::StoreOpen);
             }

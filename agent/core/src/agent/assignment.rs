@@ -144,6 +144,13 @@ impl Agent {
                 self.prepare(now);
             }
             AgentState::Leaving { reaped: false, .. } => self.act(Action::Kill),
+            // This node was admitted to that round without its knowledge. Workers of other nodes may have connected to its store, so
+            // it opens another one for the next round.
+            AgentState::Ready { .. } if round > self.round => {
+                self.state = AgentState::Preparing;
+                self.send_report(now);
+                self.act(Action::OpenStore);
+            }
             // No worker runs, and the coordinator has been informed.
             AgentState::Preparing
             | AgentState::Ready { .. }

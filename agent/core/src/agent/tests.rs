@@ -248,6 +248,22 @@ fn evicted_node_kills_and_comes_back() {
     assert_eq!(t.finished(GroupEnd::Stopped), [t.sends(NodeState::Preparing), OPEN_STORE]);
 }
 
+/// A ready node that was in a round without its knowledge opens another store. A late message about a round that it knows does not
+/// concern its store.
+#[test]
+fn store_of_a_missed_round_is_replaced() {
+    let evict = |number| Assignment::Evict { round: round(1, number), reason: EvictReason::Silent };
+    let mut t = Fixture::ready();
+    assert_eq!(t.assign(evict(1)), [t.sends(NodeState::Preparing), OPEN_STORE]);
+    assert_eq!(t.assign(evict(1)), []);
+    assert_eq!(t.store_open(), [t.sends(NodeState::Ready { store_port: PORT })]);
+    let mut t = Fixture::running();
+    t.restart(round(1, 1));
+    t.finished(GroupEnd::Stopped);
+    t.store_open();
+    assert_eq!(t.assign(evict(1)), []);
+}
+
 /// Without a lease no worker may run.
 #[test]
 fn lost_lease_kills() {

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     ids::{JobUid, Round, RoundId, StreamNumber, Term},
-    message::{JobResult, NodeState, RefuseReason, WaitReason},
+    message::{EvictReason, JobResult, NodeState, RefuseReason, WaitReason},
 };
 
 /// Creates a coordinator without the state of a round of three, which learns of it from `a`.
@@ -173,7 +173,8 @@ fn coordinator_without_state_adopts_the_run_of_a_member() {
             Did::Remember(8, 2),
             Did::Welcome("b"),
             Did::Wait("b", WaitReason::Recovering),
-            Did::Wait("x", WaitReason::Recovering),
+            // For all that the coordinator knows, the node was in round 8.
+            Did::Evict("x", EvictReason::Silent),
         ]
     );
     assert_eq!(t.job_state.job_uid, JobUid::new("earlier"));
@@ -181,8 +182,9 @@ fn coordinator_without_state_adopts_the_run_of_a_member() {
     // The waiting node registers again, with the uid that it received before.
     let mut registration = t.registration_of("x", ready());
     registration.job_uid = Some(JobUid::new("uid"));
-    let wait = Did::Wait("x", WaitReason::Recovering);
-    assert_eq!(t.register_with(registration), [Did::Welcome("x"), wait]);
+    let evict = Did::Evict("x", EvictReason::Silent);
+    assert_eq!(t.register_with(registration), [Did::Welcome("x"), evict]);
+    t.reopen("x");
     assert_eq!(t.live(&["b", "x"], 4 * SECOND), []);
     let did = t.live(&["b", "x"], SECOND);
     assert_eq!(did, [Did::Remember(9, 2), Did::Admit("b", 9, 0), Did::Admit("x", 9, 1)]);

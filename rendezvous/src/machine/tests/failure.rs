@@ -278,7 +278,9 @@ fn registration_is_a_sign_of_life() {
     t.back("a");
     assert_eq!(t.join("b"), [Did::Welcome("b"), Did::Restart("b", 1)]);
     let complete = [Did::Remember(2, 1), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)];
-    assert_eq!(t.back("b"), [&[Did::Remember(1, 1)][..], &complete].concat());
+    let evict = Did::Evict("b", EvictReason::Silent);
+    assert_eq!(t.back("b"), [Did::Remember(1, 1), evict], "its store may have been used");
+    assert_eq!(t.reopen("b"), [&[Did::Restart("b", 1)][..], &complete].concat());
 }
 
 /// A failure is charged although a node that had succeeded was lost before it; not if that node

@@ -276,6 +276,13 @@ impl Fixture {
         self.report(name, ready())
     }
 
+    /// Reports that `name` opens another store, and then that it is ready again.
+    pub(super) fn reopen(&mut self, name: &str) -> Vec<Did> {
+        let mut did = self.report(name, NodeState::Preparing);
+        did.extend(self.back(name));
+        did
+    }
+
     /// Reports that a worker of `name` failed `age` ago.
     pub(super) fn fail(&mut self, name: &str, age: Duration) -> Vec<Did> {
         self.report_failure(name, failure(name, age))

@@ -348,7 +348,7 @@ fn parts_may_be_late_after_a_takeover() {
         t.advance(SECOND / 2);
         if is_late {
             t.join_holding("x", &held[1]);
-            t.back("x");
+            t.reopen("x");
         }
         t.keep_alive(&["a", "b"]);
         let admitted = [Did::Remember(2, 0), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)];

@@ -288,7 +288,7 @@ fn shrinking_may_take_longer_than_joining() {
 }
 
 /// A report on a stream that is newer than the admission counts, though it refers to an older
-/// round: the member never received the admission.
+/// round: the member never received the admission. Workers of other members may have used its store, so it opens another one first.
 #[test]
 fn lost_admission_does_not_hold_up_the_next_round() {
     let mut t = Fixture::with(2, 3, |shared| shared.timeouts.shrink = Duration::ZERO);
@@ -301,7 +301,26 @@ fn lost_admission_does_not_hold_up_the_next_round() {
     t.die("c");
     t.back("a");
     assert_eq!(t.join("b"), [Did::Welcome("b"), Did::Restart("b", 1)]);
-    assert_eq!(t.back("b"), [Did::Remember(2, 0), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)]);
+    assert_eq!(t.back("b"), [Did::Evict("b", EvictReason::Silent)]);
+    let complete = [Did::Remember(2, 0), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)];
+    assert_eq!(t.reopen("b"), [&[Did::Restart("b", 1)][..], &complete].concat());
+}
+
+/// A node that comes back after a round was formed may have been in it without its knowledge. It gets a place once it has opened another
+/// store. A node that has known the round, or has never connected before, keeps its store.
+#[test]
+fn node_that_may_have_been_admitted_opens_another_store() {
+    let mut t = Fixture::with(1, 3, |shared| shared.timeouts.join_settle = 3_600 * SECOND);
+    t.run(&["a", "b"]);
+    assert_eq!(t.join("c"), [Did::Welcome("c"), Did::Wait("c", WaitReason::NextRound)]);
+    t.rounds.remove("b");
+    t.die("b");
+    assert_eq!(t.join("b"), [Did::Welcome("b"), Did::Evict("b", EvictReason::Silent)]);
+    assert_eq!(t.back("b"), [], "with the same store");
+    let waits = Did::Wait("b", WaitReason::Gathering);
+    assert_eq!(t.report("b", NodeState::Preparing), [waits]);
+    assert_eq!(t.back("b"), []);
+    assert_eq!(t.back("a").len(), 4, "a round of three");
 }
 
 /// A report about an older round on the stream of the admission has crossed it, and is dropped.

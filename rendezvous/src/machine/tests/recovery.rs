@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::fixture::{Did, Fixture, SECOND, known_round, ready};
 use crate::{
     ids::{NodeId, Round, RoundId, Term},
-    message::{FromNode, JobResult, KnownRound, NodeState, WaitReason},
+    message::{EvictReason, FromNode, JobResult, KnownRound, NodeState, WaitReason},
 };
 
 /// Creates a coordinator that was restarted while `names` ran a round.
@@ -241,8 +241,10 @@ fn round_without_admissions_is_skipped() {
     assert_eq!((t.job_state.round, t.job_state.restarts_used), (Round(2), 1));
     t.job_state.round = Round(3);
     t.restart_coordinator();
-    t.join("a");
-    t.join("b");
+    for name in ["a", "b"] {
+        assert!(t.join(name).contains(&Did::Evict(name, EvictReason::Silent)));
+        t.reopen(name);
+    }
     assert_eq!(t.live(&["a", "b"], 4 * SECOND), []);
     let complete = [Did::Remember(4, 1), Did::Admit("a", 4, 0), Did::Admit("b", 4, 1)];
     assert_eq!(t.live(&["a", "b"], SECOND), complete);

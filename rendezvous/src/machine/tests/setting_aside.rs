@@ -337,6 +337,7 @@ fn spare_replaces_an_excluded_member() {
         t2.report(name, NodeState::Running);
     }
     t2.join("c");
+    t2.reopen("c");
     t2.exclude(&["b"]);
     let did = t2.live(&["a", "b", "c"], 60 * SECOND);
     assert!(did.iter().any(|did| matches!(did, Did::Notice("a", Some(_)))), "{did:?}");
