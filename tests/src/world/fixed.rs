@@ -346,7 +346,7 @@ impl World {
             // Most steps are keep-alives. Rules that these cannot break are not checked.
             let is_checked = match name.split(':').next() {
                 Some("5" | "8" | "12") => is_fixed,
-                Some("1" | "4") => has_news,
+                Some("1" | "4" | "13") => has_news,
                 _ => has_news && is_fixed,
             };
             if is_checked {
