@@ -96,7 +96,7 @@ fn every_takeover_bug_is_noticed() {
 #[test]
 fn every_bug_of_voter_changes_is_noticed() {
     let bugs: &[(Bug, &str, u64)] = &[
-        (Bug::NoMute, "a d", 850),
+        (Bug::NoMute, "a d f", 1_200),
         (Bug::OnlyNewList, "a d", 0),
         (Bug::UnitedLists, "a d", 0),
         (Bug::NewListAtOnce, "a d g", 0),
@@ -114,7 +114,7 @@ fn every_bug_of_voter_changes_is_noticed() {
 #[test]
 fn every_bug_of_births_is_noticed() {
     let bugs: &[(Bug, &str, u64)] = &[
-        (Bug::YoungNodes, "b j l", 31_200),
+        (Bug::YoungNodes, "b j l", 48_700),
         (Bug::UnansweredCandidate, "b j", 21_400),
         (Bug::StrangersDropped, "b j l", 0),
         (Bug::UninformedHosts, "b j l", 300),

@@ -90,7 +90,7 @@ pub enum Bug {
     NoYield,
     /// A process that gives up its job for another one records that its job has ended. Breaks rule n.
     YieldIsAnEnd,
-    /// A process votes at once after its start. Breaks rules a and d.
+    /// A process votes at once after its start. Breaks rules a, d and f.
     NoMute,
     /// Nodes that have just started take part in a first round. Breaks rules b, j and l.
     YoungNodes,

@@ -473,9 +473,9 @@ impl World {
         }
     }
 
-    fn forge_report(&self, report: &mut NodeReport) {
+    fn forge_report(&mut self, report: &mut NodeReport) {
         if self.bug == Bug::EarlyReady && report.state == NodeState::Stopping {
-            report.state = NodeState::Ready { store_port: 4_000 };
+            report.state = NodeState::Ready { store_port: self.new_port() };
         }
     }
 
