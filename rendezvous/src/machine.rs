@@ -569,9 +569,9 @@ fn state_by_report(group: &Group, node: &RosterNode) -> Option<MemberState> {
         || group.started.is_none()
         || node.is_leaving()
         || node.missed_its_admission;
-    let state = match node.offers_used_store {
-        true => MemberState::Stopped,
-        false => MemberState::of(node.report.state),
+    let state = match node.missed_round {
+        Some(_) => MemberState::Stopped,
+        None => MemberState::of(node.report.state),
     };
     speaks_of_it.then_some(state)
 }

@@ -17,7 +17,7 @@ pub(crate) use self::node::{RosterNode, SentAssignment, Unfit};
 use self::{departed_streams::DepartedStreams, quarantined::Quarantined};
 use crate::{
     flapping::{DepartedTallies, Tally},
-    ids::{NodeId, Peer, Round, RoundId, StreamNumber},
+    ids::{NodeId, Peer, RoundId, StreamNumber},
     limits::{HOST_TALLIES_MAX, after},
     message::{NodeDescription, NodeNotice, NodeReport, NodeState, Registration, StandbyCounts},
     settings::HostTally,
@@ -258,7 +258,8 @@ impl Roster {
                 floor: RoundId::default(),
                 admitted_on: StreamNumber::default(),
                 missed_its_admission: false,
-                offers_used_store: false,
+                has_reported: false,
+                missed_round: None,
                 report: report.clone(),
                 requested: report.requests,
                 progress: None,
@@ -286,6 +287,7 @@ impl Roster {
             None => self.excluded_nodes.remove(&id),
         };
         node.stream = stream;
+        node.has_reported = false;
         node.memory = memory.map(Box::new);
         node.attached = true;
         node.sent = None;
@@ -336,9 +338,9 @@ impl Roster {
         self.leases.insert((after(now, node.lease), deadline.1));
     }
 
-    /// Notes that a round was formed which this coordinator has not formed. Any node that is ready and has not been in that
-    /// round may have been admitted to it, so it must open another store.
-    pub(crate) fn distrust_stores(&mut self, round: Round) {
+    /// Notes a round that this coordinator has not formed. Each ready node that reports an earlier one may have been in it without
+    /// its knowledge.
+    pub(crate) fn distrust_stores(&mut self, round: RoundId) {
         let ids: Vec<NodeId> = self.nodes.keys().cloned().collect();
         for id in ids {
             self.distrust_store(&id, round);
@@ -346,11 +348,11 @@ impl Roster {
     }
 
     /// The same for one node.
-    pub(crate) fn distrust_store(&mut self, id: &NodeId, round: Round) {
+    pub(crate) fn distrust_store(&mut self, id: &NodeId, round: RoundId) {
         if let Some(node) = self.nodes.get_mut(id).filter(|node| node.is_ready())
-            && node.report.round.round < round
+            && node.report.round.round < round.round
         {
-            node.offers_used_store = true;
+            node.missed_round = Some(round);
             self.index_readiness(id, false);
         }
     }
@@ -365,7 +367,9 @@ impl Roster {
         id: &NodeId,
         report: NodeReport,
     ) -> bool {
-        let is_later = self.nodes.get(id).is_some_and(|node| node.stream > node.admitted_on);
+        let Some(node) = self.nodes.get_mut(id) else { return false };
+        node.has_reported = true;
+        let is_later = node.stream > node.admitted_on;
         self.record_report(now, id, report, is_later)
     }
 
@@ -385,12 +389,13 @@ impl Roster {
         if is_below && !is_leaving && !is_final {
             return false;
         }
-        let has_just_missed = is_below && is_final && !node.missed_its_admission;
+        let is_missed = is_below && is_final && !node.missed_its_admission;
+        let missed_round = node.missed_round.or(is_missed.then_some(node.floor));
         node.missed_its_admission = is_below && is_final;
         node.floor = node.floor.max(report.round);
         let is_same_store =
             matches!(report.state, NodeState::Ready { .. }) && report.state == node.report.state;
-        node.offers_used_store = is_same_store && (node.offers_used_store || has_just_missed);
+        node.missed_round = missed_round.filter(|_| is_same_store);
         node.report = report;
         match node.report.notice.clone().filter(|_| !node.is_leaving()) {
             Some(NodeNotice { ends_job, left, text }) => {

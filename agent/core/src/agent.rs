@@ -3,7 +3,7 @@
 //! ```text
 //!            store ready          admitted            all exited 0
 //! Preparing ────────────▶ Ready ───────────▶ Running ──────────────▶ Succeeded
-//!     ▲                                         │ failed | restart | evicted | lease lost
+//!     ▲  ◀─── evicted: another store ───┘       │ failed | restart | evicted | lease lost
 //!     └───────────── reaped ───────── Stopping ◀┘ (from Succeeded too: there is nothing to reap)
 //!
 //! a signal, from anywhere:  Leaving (workers end) ─▶ dismissed
@@ -271,6 +271,10 @@ impl Agent {
         self.has_host_left = false;
         self.is_leased = true;
         self.start_gate_timeout(now);
+        if self.state == AgentState::Preparing {
+            // This node may have been admitted before it was no longer ready, and the admission was lost.
+            self.replace_offered_store();
+        }
         // The parts count before the report, which may complete a round.
         self.send_memory_report(true);
         self.send_report(now);
@@ -489,6 +493,18 @@ impl Agent {
         }
         self.send_report(now);
         self.act(Action::OpenStore);
+    }
+
+    /// Replaces the store that this node offers, or has offered, for the next round: workers of other nodes may have connected to it.
+    /// Returns false if there is none.
+    fn replace_offered_store(&mut self) -> bool {
+        let is_offered = matches!(self.state, AgentState::Ready { .. });
+        if is_offered || self.gate.take_offered().is_some() {
+            self.state = AgentState::Preparing;
+            self.act(Action::OpenStore);
+            return true;
+        }
+        false
     }
 
     fn reaped_to_leave(&mut self, now: Instant, signal: Signal) {

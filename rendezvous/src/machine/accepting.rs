@@ -197,7 +197,8 @@ impl Rendezvous {
             let size = registration.known_round.size_by_member(max).unwrap_or(max);
             self.job_state.round = known_round.round;
             self.job_state.round_size = size;
-            self.roster.distrust_stores(known_round.round);
+            self.roster.distrust_stores(known_round);
+            self.has_news = true;
             self.job_state.is_adopted = true;
             self.job_state.host = None;
             // Another coordinator has completed that round, and the job may have got further in it.

@@ -4,7 +4,7 @@ use tracing::info;
 
 use crate::{
     group::{GroupMember, MemberState},
-    ids::{NodeId, RoundId},
+    ids::NodeId,
     machine::{Availability, Rendezvous},
     message::{Assignment, EvictReason, NodeState, ToNode, WaitReason},
     phase::Phase,
@@ -52,8 +52,8 @@ impl Rendezvous {
         if let NodeState::Leaving { reaped } = node.report.state {
             return (reaped && !self.is_served_by(id)).then_some(Assignment::Dismiss);
         }
-        if node.offers_used_store {
-            let round = RoundId { term: self.job_state.term, round: self.job_state.round };
+        // Only for what the node has reported on this stream: it may have replaced its store while it read from an earlier one.
+        if let Some(round) = node.missed_round.filter(|_| node.has_reported) {
             return Some(Assignment::Evict { round, reason: EvictReason::Silent });
         }
         match &self.phase {

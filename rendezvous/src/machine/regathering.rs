@@ -206,6 +206,7 @@ impl Rendezvous {
         }
         let overdue: Vec<NodeId> = regathering.group.pending().iter().cloned().collect();
         regathering.loss = Some(now);
+        let round = regathering.group.round;
         for id in &overdue {
             warn!(node = %id, "member was not ready for the next round in time");
             self.count_loss(now, id);
@@ -217,6 +218,8 @@ impl Rendezvous {
             }
             self.record_eviction(id, EvictReason::NotBack);
             self.index_readiness(id);
+            // It may have missed its admission, and not have reported since.
+            self.roster.distrust_store(id, round);
             self.sync(id);
         }
         self.drop_verdict();

@@ -17,7 +17,7 @@ use tracing::{debug, info};
 use crate::{
     effect::Effect,
     event::EventKind,
-    ids::{NodeId, Peer, Round, StreamNumber},
+    ids::{NodeId, Peer, Round, RoundId, StreamNumber},
     machine::{Availability, Rendezvous},
     message::{FromNode, MemoryReport, Registration, ToNode},
     phase::Phase,
@@ -161,7 +161,12 @@ impl Rendezvous {
             self.claim(&id, known_round);
         }
         if may_have_missed {
-            self.roster.distrust_store(&id, self.job_state.round);
+            let round = RoundId { term: self.job_state.term, round: self.job_state.round };
+            self.roster.distrust_store(&id, round);
+        }
+        if let Some(node) = self.roster.get_mut(&id) {
+            // Before an elected coordinator registers a node, the node has reported after its welcome.
+            node.has_reported = self.grant.is_some();
         }
         self.follow_memory(now, &id);
         self.note_killed_agent(&id);

@@ -33,9 +33,11 @@ pub(crate) struct RosterNode {
     pub(crate) admitted_on: StreamNumber,
     /// True if it has reported, on a stream after `admitted_on`, that it never was in that round.
     pub(crate) missed_its_admission: bool,
-    /// True if the workers of a round may have connected to its store, although it never was in that round. It gets no place until it
-    /// has opened another store.
-    pub(crate) offers_used_store: bool,
+    /// True if it has reported its state on its newest stream after its welcome. So it has read nothing from earlier streams since.
+    pub(crate) has_reported: bool,
+    /// The round to which it may have been admitted without its knowledge. Workers may have connected to its store, so it gets no place
+    /// until it has opened another one.
+    pub(crate) missed_round: Option<RoundId>,
     /// What was requested on it so far, and is known here.
     pub(crate) requested: Requests,
     /// The latest progress report of its workers, if any.
@@ -82,7 +84,7 @@ pub(crate) enum SentAssignment {
     Admit(RoundId),
     /// The node stops that round.
     Restart(RoundId),
-    /// The node kills the workers of that round.
+    /// The node kills the workers of that round, or replaces the store that it may have served to it.
     Evict(RoundId),
     /// The node may exit.
     Dismiss,
@@ -128,7 +130,7 @@ impl RosterNode {
 
     /// Returns true if it is ready for a round.
     pub(crate) fn is_ready(&self) -> bool {
-        matches!(self.report.state, NodeState::Ready { .. }) && !self.offers_used_store
+        matches!(self.report.state, NodeState::Ready { .. }) && self.missed_round.is_none()
     }
 
     /// Returns true if it is leaving.

@@ -33,6 +33,8 @@ use crate::{invariants::RULES, replay::Replay};
 pub(super) struct Fixed {
     /// True if an agent runs in the coordinator's process.
     pub(super) has_agent: bool,
+    /// True if a node that finds a running round waits for its standbys.
+    pub(super) has_standbys: bool,
     /// The state file.
     job_state: JobState,
     /// The state file of another run that existed at the start.
@@ -81,6 +83,7 @@ impl World {
         let planted = self.random.chance(10).then(|| self.job_state_of_another_run());
         self.fixed = Some(Box::new(Fixed {
             has_agent,
+            has_standbys: seed % 3 == 1,
             job_state: planted.clone().unwrap_or_else(|| JobState::new(JobUid::new("job"))),
             planted,
             known_round: KnownRound::default(),

@@ -52,6 +52,8 @@ pub(super) struct Agent {
 pub(super) enum AgentInput {
     /// The store for the workers of the next round listens.
     StoreOpen,
+    /// All standbys have imported their modules.
+    StandbysSettled,
     /// The workers of this round can be started.
     Prepared(RoundId),
     /// An input of the worker group of this round.
@@ -89,6 +91,11 @@ impl World {
         let memory = self.memory_of_agent(host, &mut description);
         let known_round = self.describe(host, &mut description);
         let has_voters = self.fixed.is_none();
+        let has_standbys = self.fixed.as_ref().is_some_and(|fixed| fixed.has_standbys);
+        if has_standbys {
+            let imports = self.random.millis(500, 15_000);
+            self.wake_agent(id, imports, AgentInput::StandbysSettled);
+        }
         let silence = match &self.etcd {
             Some(etcd) => etcd.timers.silence,
             None => self.timers.voter_lease,
@@ -102,7 +109,7 @@ impl World {
             runs_unleased: false,
             has_voters,
             notice: self.shared.notice,
-            has_standbys: false,
+            has_standbys,
             leases: Leases::default(),
             seed: self.random.between(0, u64::MAX - 1),
         };
@@ -147,6 +154,7 @@ impl World {
             AgentInput::StoreOpen => {
                 agent.node.handle_store_open(now, agent.store_port);
             }
+            AgentInput::StandbysSettled => agent.node.handle_standbys_settled(now),
             AgentInput::Prepared(round) => self.start_group(id, round),
             AgentInput::Group(round, input) => {
                 if let Some(group) = agent.group.as_mut().filter(group_of(round)) {

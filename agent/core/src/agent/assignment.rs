@@ -53,6 +53,9 @@ impl Agent {
     }
 
     fn admit(&mut self, now: Instant, admission: Admission) {
+        if admission.round > self.round && self.state == AgentState::Preparing {
+            self.offer_again();
+        }
         match self.state {
             AgentState::Ready { .. } if admission.round > self.round => {
                 self.round = admission.round;
@@ -144,12 +147,11 @@ impl Agent {
                 self.prepare(now);
             }
             AgentState::Leaving { reaped: false, .. } => self.act(Action::Kill),
-            // This node was admitted to that round without its knowledge. Workers of other nodes may have connected to its store, so
-            // it opens another one for the next round.
-            AgentState::Ready { .. } if round > self.round => {
-                self.state = AgentState::Preparing;
-                self.send_report(now);
-                self.act(Action::OpenStore);
+            // This node may have been in that round without its knowledge.
+            AgentState::Ready { .. } | AgentState::Preparing if round > self.round => {
+                if self.replace_offered_store() {
+                    self.send_report(now);
+                }
             }
             // No worker runs, and the coordinator has been informed.
             AgentState::Preparing

@@ -17,6 +17,8 @@ pub(super) enum ImportGate {
     Closed {
         /// The port of the node's store, once that is open.
         store_port: Option<u16>,
+        /// True if the node was ready with that store before.
+        was_offered: bool,
         /// The time at which the gate opens in any case. Known once the node is registered.
         until: Option<Instant>,
     },
@@ -30,7 +32,19 @@ pub(super) enum ImportGate {
 
 impl ImportGate {
     pub(super) fn new(has_standbys: bool) -> Self {
-        if has_standbys { Self::Closed { store_port: None, until: None } } else { Self::Open }
+        if has_standbys {
+            Self::Closed { store_port: None, was_offered: false, until: None }
+        } else {
+            Self::Open
+        }
+    }
+
+    /// Removes the store with which the node was ready before the gate closed, and returns its port.
+    pub(super) fn take_offered(&mut self) -> Option<u16> {
+        match self {
+            Self::Closed { store_port, was_offered: true, .. } => store_port.take(),
+            Self::Closed { .. } | Self::OpenForGathering { .. } | Self::Open => None,
+        }
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
@@ -66,7 +80,11 @@ impl Agent {
                 if let AgentState::Ready { store_port } = self.state
                     && until.is_some_and(|until| now < until)
                 {
-                    self.gate = ImportGate::Closed { store_port: Some(store_port), until };
+                    self.gate = ImportGate::Closed {
+                        store_port: Some(store_port),
+                        was_offered: true,
+                        until,
+                    };
                     self.state = AgentState::Preparing;
                     self.send_report(now);
                 }
@@ -91,11 +109,23 @@ impl Agent {
             return;
         }
         match &mut self.gate {
-            ImportGate::Closed { store_port, .. } => *store_port = Some(port),
+            ImportGate::Closed { store_port, was_offered, .. } => {
+                (*store_port, *was_offered) = (Some(port), false);
+            }
             ImportGate::OpenForGathering { .. } | ImportGate::Open => {
                 self.state = AgentState::Ready { store_port: port };
                 self.send_report(now);
             }
+        }
+    }
+
+    /// Makes the node ready again with the store that it has offered, because it was admitted before its report that it is not ready
+    /// arrived.
+    pub(super) fn offer_again(&mut self) {
+        let ImportGate::Closed { until, .. } = self.gate else { return };
+        if let Some(store_port) = self.gate.take_offered() {
+            self.gate = ImportGate::OpenForGathering { until };
+            self.state = AgentState::Ready { store_port };
         }
     }
 

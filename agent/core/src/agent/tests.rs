@@ -254,7 +254,7 @@ fn evicted_node_kills_and_comes_back() {
 fn store_of_a_missed_round_is_replaced() {
     let evict = |number| Assignment::Evict { round: round(1, number), reason: EvictReason::Silent };
     let mut t = Fixture::ready();
-    assert_eq!(t.assign(evict(1)), [t.sends(NodeState::Preparing), OPEN_STORE]);
+    assert_eq!(t.assign(evict(1)), [OPEN_STORE, t.sends(NodeState::Preparing)]);
     assert_eq!(t.assign(evict(1)), []);
     assert_eq!(t.store_open(), [t.sends(NodeState::Ready { store_port: PORT })]);
     let mut t = Fixture::running();
@@ -805,6 +805,34 @@ fn gate_closes_again() {
     t.assign(waits(WaitReason::Gathering));
     t.now += limits::IMPORT_TIMEOUT;
     assert_eq!(t.assign(waits(WaitReason::NextRound)), []);
+}
+
+/// If the gate closes and an admission is on its way, the node takes part: its report would be taken for an older one. If the admission was
+/// lost with the stream, or came to nothing, workers may have connected to the store that the node had offered.
+#[test]
+fn gate_closes_while_the_node_is_admitted() {
+    let closed_again = || {
+        let mut t = importing();
+        t.assign(waits(WaitReason::Gathering));
+        assert_eq!(t.assign(waits(WaitReason::NextRound)), [t.sends(NodeState::Preparing)]);
+        t
+    };
+    let mut t = closed_again();
+    let effects = t.assign(Assignment::Admit(admission(1, 1)));
+    let start = Effect::Local(Action::Start(Box::new(admission(1, 1))));
+    assert_eq!(effects, [t.sends(NodeState::Running), start]);
+    assert_eq!(t.assign(waits(WaitReason::NextRound)), []);
+
+    let mut t = closed_again();
+    assert_eq!(t.welcome(1), [OPEN_STORE, t.sends(NodeState::Preparing)]);
+    assert_eq!(t.welcome(1), [t.sends(NodeState::Preparing)]);
+    assert_eq!(t.store_open(), []);
+    assert_eq!(t.welcome(1), [t.sends(NodeState::Preparing)], "it has not offered this store");
+
+    let mut t = closed_again();
+    let evict = Assignment::Evict { round: round(1, 1), reason: EvictReason::Silent };
+    assert_eq!(t.assign(evict.clone()), [OPEN_STORE, t.sends(NodeState::Preparing)]);
+    assert_eq!(t.assign(evict), []);
 }
 
 /// An import that takes longer than a minute is not waited for.

@@ -173,8 +173,7 @@ fn coordinator_without_state_adopts_the_run_of_a_member() {
             Did::Remember(8, 2),
             Did::Welcome("b"),
             Did::Wait("b", WaitReason::Recovering),
-            // For all that the coordinator knows, the node was in round 8.
-            Did::Evict("x", EvictReason::Silent),
+            Did::Wait("x", WaitReason::Recovering),
         ]
     );
     assert_eq!(t.job_state.job_uid, JobUid::new("earlier"));
@@ -182,13 +181,35 @@ fn coordinator_without_state_adopts_the_run_of_a_member() {
     // The waiting node registers again, with the uid that it received before.
     let mut registration = t.registration_of("x", ready());
     registration.job_uid = Some(JobUid::new("uid"));
-    let evict = Did::Evict("x", EvictReason::Silent);
-    assert_eq!(t.register_with(registration), [Did::Welcome("x"), evict]);
+    let wait = Did::Wait("x", WaitReason::Recovering);
+    assert_eq!(t.register_with(registration), [Did::Welcome("x"), wait]);
+    // For all that the coordinator knows, the node was in round 8.
+    assert_eq!(t.back("x"), [Did::Evict("x", EvictReason::Silent)]);
     t.reopen("x");
     assert_eq!(t.live(&["b", "x"], 4 * SECOND), []);
     let did = t.live(&["b", "x"], SECOND);
     assert_eq!(did, [Did::Remember(9, 2), Did::Admit("b", 9, 0), Did::Admit("x", 9, 1)]);
     assert_eq!(t.admissions["b"].restart_count, 2);
+}
+
+/// The coordinator learns of a later round while it recovers an earlier one. A node that has been ready since then may have been in the
+/// later round without its knowledge. It opens another store, and then counts.
+#[test]
+fn store_of_a_round_that_is_learned_late_is_replaced() {
+    let mut t = Fixture::new(2, 2);
+    let round = |number| RoundId { term: Term(3), round: Round(number) };
+    let mut registration = t.registration_of("x", ready());
+    registration.job_uid = Some(JobUid::new("earlier"));
+    registration.known_round = known_round(round(7), 2, 0);
+    registration.report.round = round(7);
+    t.rounds.insert("x".to_owned(), round(7));
+    t.register_with(registration);
+    t.back("x");
+    let did = register_from(&mut t, "b", "earlier", 1);
+    assert!(did.contains(&Did::Evict("x", EvictReason::Silent)), "{did:?}");
+    t.reopen("x");
+    t.live(&["b", "x"], 5 * SECOND);
+    assert_eq!(t.job_state.round, Round(9), "a round of both");
 }
 
 /// The claimed size of an adopted round is at most MAX: a larger one would never have a majority.

@@ -242,7 +242,8 @@ fn round_without_admissions_is_skipped() {
     t.job_state.round = Round(3);
     t.restart_coordinator();
     for name in ["a", "b"] {
-        assert!(t.join(name).contains(&Did::Evict(name, EvictReason::Silent)));
+        t.join(name);
+        assert_eq!(t.back(name), [Did::Evict(name, EvictReason::Silent)]);
         t.reopen(name);
     }
     assert_eq!(t.live(&["a", "b"], 4 * SECOND), []);
