@@ -56,10 +56,11 @@ venv:
 packages:
 	@scripts/setup-packages.sh
 
-# Creates the Python environment during the build, because pip mostly waits for downloads.
+# Creates the Python environment during the build, because pip mostly waits for downloads. An optimized build would take twice as long,
+# and the demo waits for interpreters.
 demo:
-	@scripts/setup-venv.sh & venv=$$!; $(MAKE) --no-print-directory build || { kill $$venv; exit 1; }; wait $$venv
-	.venv/bin/python examples/digits/demo.py --ragent $(RAGENT)
+	@scripts/setup-venv.sh & venv=$$!; $(CARGO) build --workspace --locked --bin ragent || { kill $$venv; exit 1; }; wait $$venv
+	.venv/bin/python examples/digits/demo.py --ragent target/debug/ragent
 
 # Every `cargo test` selects `--workspace`: with `-p`, dependencies have other features, and are built again.
 # For each edit: needs no Python environment, and starts no job.
