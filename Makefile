@@ -59,8 +59,8 @@ packages:
 # Creates the Python environment during the build, because pip mostly waits for downloads. An optimized build would take twice as long,
 # and the demo waits for interpreters.
 demo:
-	@scripts/setup-venv.sh & venv=$$!; $(CARGO) build --workspace --locked --bin ragent || { kill $$venv; exit 1; }; wait $$venv
-	.venv/bin/python examples/digits/demo.py --ragent target/debug/ragent
+	@scripts/setup-venv.sh & venv=$$!; $(CARGO) build --profile demo --locked -p ragent || { kill $$venv; exit 1; }; wait $$venv
+	.venv/bin/python examples/digits/demo.py --ragent target/demo/ragent
 
 # Every `cargo test` selects `--workspace`: with `-p`, dependencies have other features, and are built again.
 # For each edit: needs no Python environment, and starts no job.
