@@ -199,7 +199,7 @@ impl RestartReason {
 pub enum EvictReason {
     /// The node's keeper reported that the agent is gone and all its processes are reaped.
     DeathNotice,
-    /// The node was silent for longer than its lease.
+    /// The node was silent for longer than its lease, or has missed its admission.
     Silent,
     /// The node was not ready again in time after a restart.
     NotBack,
