@@ -11,8 +11,12 @@ N ?= 1000
 TAKEOVERS_FILE ?= target/takeovers-$(BY).csv
 # The choice of the next leader in `make takeovers`: by voters, or by etcd.
 BY ?= voters
-# Number of simulated jobs of each kind that lose their coordinator in `make test-all`.
+# Numbers of simulated jobs in `make test-all`: with one endpoint, through etcd, and of each kind that loses its coordinator.
+SEEDS ?= 30000
+ETCD_SEEDS ?= 10000
 TAKEOVER_SEEDS ?= 10000
+# Number of real takeovers in `make test-all`.
+TAKEOVERS ?= 20
 # Number of runs of the process tests under load in `make test-all`.
 REPEAT ?= 20
 # The sample of `make mutants`: its seed, and the number of changes.
@@ -78,7 +82,7 @@ test: venv packages
 
 # With the build of `make test`, in which the crates of the simulation and of the store are optimized.
 test-all: venv packages
-	SEEDS=30000 ETCD_SEEDS=10000 TAKEOVER_SEEDS=$(TAKEOVER_SEEDS) \
+	SEEDS=$(SEEDS) ETCD_SEEDS=$(ETCD_SEEDS) TAKEOVER_SEEDS=$(TAKEOVER_SEEDS) \
 		$(CARGO) test --workspace --locked --test simulation -- rules_hold
 	CASES=200000 $(CARGO) test --workspace --locked --test fuzz -- made_up_inputs
 	CASES=200000 $(CARGO) test --workspace --locked --lib -- made_up_inputs
@@ -89,7 +93,7 @@ test-all: venv packages
 	WORKER=python $(CARGO) test --workspace --locked --test single_node -- orphans:: stopping::
 	WORKER=python $(CARGO) test --workspace --locked --test multi_node -- failure:: leaving:: loss:: members::
 	WORKER=python $(CARGO) test --workspace --locked --test partition
-	TAKEOVERS=20 $(CARGO) test --workspace --locked --test partition -- --ignored --nocapture takeovers::
+	TAKEOVERS=$(TAKEOVERS) $(CARGO) test --workspace --locked --test partition -- --ignored --nocapture takeovers::
 	scripts/repeat.sh $(REPEAT)
 
 # Prints the reason for each test that is skipped.
