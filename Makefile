@@ -11,9 +11,11 @@ N ?= 1000
 TAKEOVERS_FILE ?= target/takeovers-$(BY).csv
 # The choice of the next leader in `make takeovers`: by voters, or by etcd.
 BY ?= voters
-# Numbers of simulated jobs in `make test-all`: with one endpoint, through etcd, and of each kind that loses its coordinator.
+# Number of simulated jobs with one endpoint in `make test-all`.
 SEEDS ?= 30000
+# The same through etcd.
 ETCD_SEEDS ?= 10000
+# The same for each kind of job that loses its coordinator.
 TAKEOVER_SEEDS ?= 10000
 # Number of real takeovers in `make test-all`.
 TAKEOVERS ?= 20
@@ -60,8 +62,8 @@ venv:
 packages:
 	@scripts/setup-packages.sh
 
-# Creates the Python environment during the build, because pip mostly waits for downloads. An optimized build would take twice as long,
-# and the demo waits for interpreters.
+# Creates the Python environment during the build, because pip mostly waits for downloads. A release build takes twice as
+# long, and would not make the demo faster: it mostly waits for Python to start.
 demo:
 	@scripts/setup-venv.sh & venv=$$!; $(CARGO) build --profile demo --locked -p ragent || { kill $$venv; exit 1; }; wait $$venv
 	.venv/bin/python examples/digits/demo.py --ragent target/demo/ragent

@@ -569,6 +569,7 @@ fn state_by_report(group: &Group, node: &RosterNode) -> Option<MemberState> {
         || group.started.is_none()
         || node.is_leaving()
         || node.missed_its_admission;
+    // It runs no workers, but is not back: it must open another store first.
     let state = match node.missed_round {
         Some(_) => MemberState::Stopped,
         None => MemberState::of(node.report.state),

@@ -338,8 +338,7 @@ impl Roster {
         self.leases.insert((after(now, node.lease), deadline.1));
     }
 
-    /// Notes a round that this coordinator has not formed. Each ready node that reports an earlier one may have been in it without
-    /// its knowledge.
+    /// Applies [`Roster::distrust_store`] to all nodes.
     pub(crate) fn distrust_stores(&mut self, round: RoundId) {
         let ids: Vec<NodeId> = self.nodes.keys().cloned().collect();
         for id in ids {
@@ -347,7 +346,8 @@ impl Roster {
         }
     }
 
-    /// The same for one node.
+    /// Notes that `id` may have been admitted to `round` without its knowledge, if it is ready and has reported an earlier round. It is then
+    /// not ready until it has opened another store.
     pub(crate) fn distrust_store(&mut self, id: &NodeId, round: RoundId) {
         if let Some(node) = self.nodes.get_mut(id).filter(|node| node.is_ready())
             && node.report.round.round < round.round

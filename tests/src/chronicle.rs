@@ -17,9 +17,9 @@ pub struct Chronicle {
     pub before_newest: RoundId,
     /// The newest round of any admission.
     pub newest: RoundId,
-    /// The store of each round, as `address:port`.
+    /// The first round of each store. The key is `address:port`.
     stores: BTreeMap<String, RoundId>,
-    /// Stores that serve two rounds.
+    /// Stores that serve two rounds: the store, its first round, and a later one.
     pub shared_stores: Vec<(String, RoundId, RoundId)>,
     /// Members that got two different admissions to one round.
     pub contradictions: Vec<String>,

@@ -3,7 +3,9 @@
 //! ```text
 //!            store ready          admitted            all exited 0
 //! Preparing ────────────▶ Ready ───────────▶ Running ──────────────▶ Succeeded
-//!     ▲  ◀─── evicted: another store ───┘       │ failed | restart | evicted | lease lost
+//!     ▲ ▲                   │                   │ failed | restart | evicted | lease lost
+//!     │ └───────────────────┘                   │
+//!     │  evicted | standbys still import        │
 //!     └───────────── reaped ───────── Stopping ◀┘ (from Succeeded too: there is nothing to reap)
 //!
 //! a signal, from anywhere:  Leaving (workers end) ─▶ dismissed
@@ -272,7 +274,7 @@ impl Agent {
         self.is_leased = true;
         self.start_gate_timeout(now);
         if self.state == AgentState::Preparing {
-            // This node may have been admitted before it was no longer ready, and the admission was lost.
+            // The node may have been admitted while it was ready, and the admission was lost with the stream.
             self.replace_offered_store();
         }
         // The parts count before the report, which may complete a round.

@@ -136,7 +136,7 @@ impl Rendezvous {
         let id = peer.node.clone();
         let excluded = |roster: &Roster| roster.get(&id).and_then(|node| node.excluded.clone());
         let before = excluded(&self.roster);
-        // An agent may have been admitted on an earlier stream, and was lost before it knew.
+        // A coordinator may have admitted this agent on an earlier stream, and the admission was lost.
         let may_have_missed = self.roster.get(&id).is_none()
             && peer.stream > FIRST_STREAM
             && known_round.round.round < self.job_state.round;
@@ -164,9 +164,11 @@ impl Rendezvous {
             let round = RoundId { term: self.job_state.term, round: self.job_state.round };
             self.roster.distrust_store(&id, round);
         }
-        if let Some(node) = self.roster.get_mut(&id) {
-            // Before an elected coordinator registers a node, the node has reported after its welcome.
-            node.has_reported = self.grant.is_some();
+        // An elected coordinator registers a node only after the node's report on this stream.
+        if self.grant.is_some()
+            && let Some(node) = self.roster.get_mut(&id)
+        {
+            node.has_reported = true;
         }
         self.follow_memory(now, &id);
         self.note_killed_agent(&id);

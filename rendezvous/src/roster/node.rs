@@ -33,7 +33,7 @@ pub(crate) struct RosterNode {
     pub(crate) admitted_on: StreamNumber,
     /// True if it has reported, on a stream after `admitted_on`, that it never was in that round.
     pub(crate) missed_its_admission: bool,
-    /// True if it has reported its state on its newest stream after its welcome. So it has read nothing from earlier streams since.
+    /// True if it has reported its state on its newest stream after the welcome. From the welcome on, it reads nothing from earlier streams.
     pub(crate) has_reported: bool,
     /// The round to which it may have been admitted without its knowledge. Workers may have connected to its store, so it gets no place
     /// until it has opened another one.

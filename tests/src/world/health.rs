@@ -83,6 +83,10 @@ impl World {
     }
 
     fn add_illnesses(&mut self, seed: u64) {
+        if let Some(fixed) = &mut self.fixed {
+            // The rules count the nodes that are ready, and such a node may not be for a while.
+            fixed.has_standbys = false;
+        }
         let mut random = Random::new(seed ^ 0x6865_616c_7468);
         let mut illnesses = Vec::new();
         // Long enough for the end of a job that lacks nodes.

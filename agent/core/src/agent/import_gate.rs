@@ -119,8 +119,8 @@ impl Agent {
         }
     }
 
-    /// Makes the node ready again with the store that it has offered, because it was admitted before its report that it is not ready
-    /// arrived.
+    /// Makes the node ready again with the store that it offered before the gate closed. The coordinator has admitted it before it
+    /// received the report that the node is not ready.
     pub(super) fn offer_again(&mut self) {
         let ImportGate::Closed { until, .. } = self.gate else { return };
         if let Some(store_port) = self.gate.take_offered() {
@@ -134,6 +134,12 @@ impl Agent {
     }
 
     fn leave_gate(&mut self, now: Instant, gate: ImportGate) {
+        // Without a coordinator, an admission to the store that the node has offered may have been lost.
+        let is_kept = self.state == AgentState::Preparing && self.disconnected.is_some();
+        if is_kept && self.replace_offered_store() {
+            self.gate = gate;
+            return;
+        }
         let before = std::mem::replace(&mut self.gate, gate);
         if let (ImportGate::Closed { store_port: Some(port), .. }, AgentState::Preparing) =
             (before, &self.state)

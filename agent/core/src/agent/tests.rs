@@ -830,6 +830,13 @@ fn gate_closes_while_the_node_is_admitted() {
     assert_eq!(t.welcome(1), [t.sends(NodeState::Preparing)], "it has not offered this store");
 
     let mut t = closed_again();
+    t.agent.handle_disconnected(t.now);
+    t.agent.handle_standbys_settled(t.now);
+    assert_eq!(t.effects(), [OPEN_STORE]);
+    let ready = t.sends(NodeState::Ready { store_port: PORT });
+    assert_eq!(t.store_open(), [ready]);
+
+    let mut t = closed_again();
     let evict = Assignment::Evict { round: round(1, 1), reason: EvictReason::Silent };
     assert_eq!(t.assign(evict.clone()), [OPEN_STORE, t.sends(NodeState::Preparing)]);
     assert_eq!(t.assign(evict), []);
