@@ -390,7 +390,8 @@ impl Roster {
             return false;
         }
         let is_missed = is_below && is_final && !node.missed_its_admission;
-        let missed_round = node.missed_round.or(is_missed.then_some(node.floor));
+        let floor = node.floor;
+        let missed_round = node.missed_round.or_else(|| is_missed.then_some(floor));
         node.missed_its_admission = is_below && is_final;
         node.floor = node.floor.max(report.round);
         let is_same_store =

@@ -369,6 +369,10 @@ impl Agent {
     }
 
     fn forget_run(&mut self) {
+        if self.job_uid.is_some() {
+            // It may have been in the first round of that run without its knowledge.
+            self.replace_offered_store();
+        }
         self.term = Term::default();
         self.job_uid = None;
         self.waiting = None;

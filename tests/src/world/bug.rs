@@ -92,8 +92,6 @@ pub enum Bug {
     YieldIsAnEnd,
     /// A process votes at once after its start. Breaks rules a, d and f.
     NoMute,
-    /// Nodes that have just started take part in a first round. Breaks rules b, j and l.
-    YoungNodes,
     /// Requests of processes that are not known as voters are dropped. Breaks rules b, j and l.
     StrangersDropped,
     /// A voter that is silent is not replaced. Breaks rules d and i.

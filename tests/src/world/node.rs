@@ -360,7 +360,6 @@ impl World {
         memory.iter_mut().for_each(|report| self.forge_memory_report(&peer.node, report));
         let mut voters = self.known_voters(&peer.node);
         let is_fixed = self.fixed.is_some();
-        let is_old = is_fixed || self.bug == Bug::YoungNodes;
         if !is_fixed
             && self.etcd.is_none()
             && voters.is_empty()
@@ -383,7 +382,7 @@ impl World {
         let mut registration = Registration {
             job,
             ended: ended.map(|voter| voter.election.ended()).unwrap_or_default(),
-            waited: if is_old { Duration::MAX } else { waited.unwrap_or_default() },
+            waited: if is_fixed { Duration::MAX } else { waited.unwrap_or_default() },
             protocol_version: PROTOCOL_VERSION,
             run_id: Self::run_id(),
             job_uid,
