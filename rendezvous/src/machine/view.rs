@@ -404,6 +404,10 @@ impl Rendezvous {
                 (NodeStateName::Stopping, None)
             }
             NodeState::Preparing => (NodeStateName::Preparing, None),
+            // It must open another store first.
+            NodeState::Ready { .. } if node.missed_round.is_some() => {
+                (NodeStateName::Preparing, None)
+            }
             NodeState::Ready { .. } => match self.why_waiting(node) {
                 WaitReason::Gathering | WaitReason::Recovering | WaitReason::Ending => {
                     (NodeStateName::Joined, None)
