@@ -504,13 +504,21 @@ impl Agent {
     /// Replaces the store that this node offers, or has offered, for the next round: workers of other nodes may have connected to it.
     /// Returns false if there is none.
     fn replace_offered_store(&mut self) -> bool {
-        let is_offered = matches!(self.state, AgentState::Ready { .. });
-        if is_offered || self.gate.take_offered().is_some() {
+        let is_offered = match self.state {
+            AgentState::Ready { .. } => true,
+            AgentState::Preparing => self.gate.take_offered().is_some(),
+            AgentState::Running
+            | AgentState::Stopping
+            | AgentState::Succeeded
+            | AgentState::Leaving { .. }
+            | AgentState::Closing(_)
+            | AgentState::Finished => false,
+        };
+        if is_offered {
             self.state = AgentState::Preparing;
             self.act(Action::OpenStore);
-            return true;
         }
-        false
+        is_offered
     }
 
     fn reaped_to_leave(&mut self, now: Instant, signal: Signal) {

@@ -837,6 +837,13 @@ fn gate_closes_while_the_node_is_admitted() {
     let opened = t.store_open();
     assert_eq!(opened, [t.sends(NodeState::Ready { store_port: PORT })]);
 
+    // A node that leaves goes on leaving, whatever becomes of its run.
+    let mut t = closed_again();
+    t.signal();
+    t.agent.handle_refused(RefuseReason::EarlierRun);
+    assert!(t.agent.is_leaving());
+    assert!(!t.effects().contains(&OPEN_STORE));
+
     let mut t = closed_again();
     let evict = Assignment::Evict { round: round(1, 1), reason: EvictReason::Silent };
     assert_eq!(t.assign(evict.clone()), [OPEN_STORE, t.sends(NodeState::Preparing)]);

@@ -319,7 +319,7 @@ fn node_that_may_have_been_admitted_opens_another_store() {
     assert_eq!(t.join("b"), [Did::Welcome("b"), waits()], "it has not reported yet");
     assert_eq!(t.back("b"), [Did::Evict("b", EvictReason::Silent)]);
     assert_eq!(t.back("b"), [], "with the same store");
-    // Its stream is replaced before it is evicted on it, so this says nothing about its store.
+    // It connects again before it is evicted, and may have another store by now. So the coordinator waits for its report.
     assert_eq!(t.join("b"), [Did::Welcome("b"), waits()]);
     assert_eq!(t.back("b"), [Did::Evict("b", EvictReason::Silent)]);
     assert_eq!(t.report("b", NodeState::Preparing), [waits()]);
