@@ -159,6 +159,21 @@ fn member_that_is_not_back_is_evicted() {
     assert_eq!(t.back("b"), [Did::Wait("b", WaitReason::NextRound)]);
 }
 
+/// A member that has reported nothing since its admission is no candidate once it is evicted: its last report is from before that round,
+/// and names the store that the round may have used.
+#[test]
+fn silent_member_that_is_evicted_gets_no_place() {
+    let mut t = Fixture::new(1, 2);
+    t.join("a");
+    t.join("b");
+    t.report("a", NodeState::Running);
+    t.fail("a", Duration::ZERO);
+    t.back("a");
+    let did = t.live(&["a", "b"], 40 * SECOND);
+    assert!(did.iter().any(|did| matches!(did, Did::Admit("a", ..))), "{did:?}");
+    assert!(!did.iter().any(|did| matches!(did, Did::Admit("b", ..))), "{did:?}");
+}
+
 /// Nodes that wait while there is room cause one round together, `join_settle` after the first.
 #[test]
 fn newcomers_cause_one_round_together() {
