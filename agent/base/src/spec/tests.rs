@@ -737,6 +737,7 @@ fn choices() {
             "--local-ranks-filter 0,x",
             "`--local-ranks-filter 0,x` is not a list of local ranks, such as `0,1`",
         ),
+        ("--ranks-filter 8-x", "`--ranks-filter 8-x` is not a list of ranks, such as `0,8-15`"),
         (
             "--signals-to-handle SIGKILL",
             "`--signals-to-handle SIGKILL` contains SIGKILL, which cannot be handled",
