@@ -51,7 +51,7 @@ pub use self::effect::{
 pub use self::looks::LookOrder;
 pub use self::notices::{NotTaken, NoticeEnd, Received, ShownNotice, Wanted};
 use self::{
-    import_gate::ImportGate,
+    import_gate::{ImportGate, WithdrawnStore},
     looks::Looks,
     notices::Notices,
     reports::{ProgressText, StandbyReports},
@@ -139,6 +139,7 @@ pub struct Agent {
     /// True if the coordinator may still count this node as alive.
     is_leased: bool,
     gate: ImportGate,
+    withdrawn: Option<WithdrawnStore>,
     health: NodeHealth,
     /// The port of the store that waits for the end of a check.
     unchecked_store: Option<u16>,
@@ -177,6 +178,7 @@ impl Agent {
             has_host_left: false,
             is_leased: false,
             gate: ImportGate::new(settings.has_standbys),
+            withdrawn: None,
             health: NodeHealth::default(),
             unchecked_store: None,
             progress: ProgressText::default(),
@@ -273,10 +275,7 @@ impl Agent {
         self.has_host_left = false;
         self.is_leased = true;
         self.start_gate_timeout(now);
-        if self.state == AgentState::Preparing {
-            // The node may have been admitted while it was ready, and the admission was lost with the stream.
-            self.replace_offered_store();
-        }
+        self.doubt_withdrawn_store();
         // The parts count before the report, which may complete a round.
         self.send_memory_report(true);
         self.send_report(now);
@@ -294,6 +293,7 @@ impl Agent {
     /// Notes that the current stream has ended and has no successor yet.
     pub fn handle_disconnected(&mut self, now: Instant) {
         self.disconnected.get_or_insert(now);
+        self.doubt_withdrawn_store();
     }
 
     /// Handles a refusal by the coordinator. It is final, except [`RefuseReason::EarlierRun`] for a node
@@ -506,7 +506,7 @@ impl Agent {
     fn replace_offered_store(&mut self) -> bool {
         let is_offered = match self.state {
             AgentState::Ready { .. } => true,
-            AgentState::Preparing => self.gate.take_offered().is_some(),
+            AgentState::Preparing => self.withdrawn.take().is_some(),
             AgentState::Running
             | AgentState::Stopping
             | AgentState::Succeeded

@@ -19,14 +19,19 @@ impl Agent {
     pub fn handle_assignment(&mut self, now: Instant, assignment: Assignment) {
         match assignment {
             Assignment::Wait { round, reason, memory } => {
+                self.replace_store_in_doubt();
                 self.change_memory(now, |keeper| keeper.handle_wait(now, round, memory));
                 self.wait(now, round, reason);
             }
             Assignment::Admit(admission) => self.admit(now, admission),
             Assignment::Restart { round, reason, complete_step } => {
+                self.replace_store_in_doubt();
                 self.restart(now, round, reason, complete_step)
             }
-            Assignment::Evict { round, reason } => self.evict(now, round, reason),
+            Assignment::Evict { round, reason } => {
+                self.replace_store_in_doubt();
+                self.evict(now, round, reason);
+            }
             Assignment::Dismiss => {
                 if let AgentState::Leaving { signal, reaped: true } = self.state {
                     self.effects.push_back(Effect::Send(FromNode::Goodbye));

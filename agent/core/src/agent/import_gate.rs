@@ -15,10 +15,8 @@ use crate::limits;
 pub(super) enum ImportGate {
     /// Standbys import modules.
     Closed {
-        /// The port of the node's store, once that is open.
+        /// The port of a new store, once that is open.
         store_port: Option<u16>,
-        /// True if the node was ready with that store before.
-        was_offered: bool,
         /// The time at which the gate opens in any case. Known once the node is registered.
         until: Option<Instant>,
     },
@@ -30,21 +28,18 @@ pub(super) enum ImportGate {
     Open,
 }
 
+/// The store with which the node was ready before the gate closed.
+#[derive(Debug)]
+pub(super) struct WithdrawnStore {
+    port: u16,
+    /// True if a stream has ended since then. An admission may have been lost with it. The next stream begins with that admission, or with
+    /// another assignment if its round is over. Then workers may have connected to the store.
+    is_in_doubt: bool,
+}
+
 impl ImportGate {
     pub(super) fn new(has_standbys: bool) -> Self {
-        if has_standbys {
-            Self::Closed { store_port: None, was_offered: false, until: None }
-        } else {
-            Self::Open
-        }
-    }
-
-    /// Removes the store with which the node was ready before the gate closed, and returns its port.
-    pub(super) fn take_offered(&mut self) -> Option<u16> {
-        match self {
-            Self::Closed { store_port, was_offered: true, .. } => store_port.take(),
-            Self::Closed { .. } | Self::OpenForGathering { .. } | Self::Open => None,
-        }
+        if has_standbys { Self::Closed { store_port: None, until: None } } else { Self::Open }
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
@@ -80,11 +75,8 @@ impl Agent {
                 if let AgentState::Ready { store_port } = self.state
                     && until.is_some_and(|until| now < until)
                 {
-                    self.gate = ImportGate::Closed {
-                        store_port: Some(store_port),
-                        was_offered: true,
-                        until,
-                    };
+                    self.gate = ImportGate::Closed { store_port: None, until };
+                    self.withdrawn = Some(WithdrawnStore { port: store_port, is_in_doubt: false });
                     self.state = AgentState::Preparing;
                     self.send_report(now);
                 }
@@ -109,9 +101,7 @@ impl Agent {
             return;
         }
         match &mut self.gate {
-            ImportGate::Closed { store_port, was_offered, .. } => {
-                (*store_port, *was_offered) = (Some(port), false);
-            }
+            ImportGate::Closed { store_port, .. } => *store_port = Some(port),
             ImportGate::OpenForGathering { .. } | ImportGate::Open => {
                 self.state = AgentState::Ready { store_port: port };
                 self.send_report(now);
@@ -119,13 +109,27 @@ impl Agent {
         }
     }
 
-    /// Makes the node ready again with the store that it offered before the gate closed. The coordinator has admitted it before it
-    /// received the report that the node is not ready.
+    /// Makes the node ready again with the store that it has withdrawn. The coordinator has admitted it before it received the report that
+    /// the node is not ready.
     pub(super) fn offer_again(&mut self) {
-        let ImportGate::Closed { until, .. } = self.gate else { return };
-        if let Some(store_port) = self.gate.take_offered() {
+        let Some(WithdrawnStore { port, .. }) = self.withdrawn.take() else { return };
+        if let ImportGate::Closed { until, .. } = self.gate {
             self.gate = ImportGate::OpenForGathering { until };
-            self.state = AgentState::Ready { store_port };
+        }
+        self.state = AgentState::Ready { store_port: port };
+    }
+
+    /// Notes that a stream has ended.
+    pub(super) fn doubt_withdrawn_store(&mut self) {
+        if let Some(withdrawn) = &mut self.withdrawn {
+            withdrawn.is_in_doubt = true;
+        }
+    }
+
+    /// Replaces a withdrawn store to which workers may have connected.
+    pub(super) fn replace_store_in_doubt(&mut self) {
+        if self.withdrawn.as_ref().is_some_and(|withdrawn| withdrawn.is_in_doubt) {
+            self.replace_offered_store();
         }
     }
 
@@ -134,17 +138,16 @@ impl Agent {
     }
 
     fn leave_gate(&mut self, now: Instant, gate: ImportGate) {
-        // Without a coordinator, an admission to the store that the node has offered may have been lost.
-        let is_kept = self.state == AgentState::Preparing && self.disconnected.is_some();
-        if is_kept && self.replace_offered_store() {
-            self.gate = gate;
-            return;
-        }
         let before = std::mem::replace(&mut self.gate, gate);
-        if let (ImportGate::Closed { store_port: Some(port), .. }, AgentState::Preparing) =
-            (before, &self.state)
-        {
+        let (ImportGate::Closed { store_port, .. }, AgentState::Preparing) = (before, &self.state)
+        else {
+            return;
+        };
+        if let Some(port) = store_port {
             self.pass_gate(now, port);
+        } else if let Some(withdrawn) = self.withdrawn.take_if(|withdrawn| !withdrawn.is_in_doubt) {
+            self.state = AgentState::Ready { store_port: withdrawn.port };
+            self.send_report(now);
         }
     }
 }

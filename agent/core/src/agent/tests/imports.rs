@@ -75,18 +75,28 @@ fn gate_closes_while_the_node_is_admitted() {
     assert_eq!(effects, [t.sends(NodeState::Running), start]);
     assert_eq!(t.assign(waits(WaitReason::NextRound)), []);
 
-    let mut t = closed_again();
-    assert_eq!(t.welcome(1), [OPEN_STORE, t.sends(NodeState::Preparing)]);
-    assert_eq!(t.welcome(1), [t.sends(NodeState::Preparing)]);
-    assert_eq!(t.store_open(), []);
-    assert_eq!(t.welcome(1), [t.sends(NodeState::Preparing)], "it has not offered this store");
+    // The admission is repeated on the next stream, or its round is over.
+    for is_imported in [false, true] {
+        let again = || {
+            let mut t = closed_again();
+            t.agent.handle_disconnected(t.now);
+            if is_imported {
+                t.agent.handle_standbys_settled(t.now);
+            }
+            assert_eq!(t.welcome(1), [t.sends(NodeState::Preparing)]);
+            t
+        };
+        let mut t = again();
+        let effects = t.assign(Assignment::Admit(admission(1, 1)));
+        assert_eq!(effects[0], t.sends(NodeState::Running));
 
-    let mut t = closed_again();
-    t.agent.handle_disconnected(t.now);
-    t.agent.handle_standbys_settled(t.now);
-    assert_eq!(t.effects(), [OPEN_STORE]);
-    let opened = t.store_open();
-    assert_eq!(opened, [t.sends(NodeState::Ready { store_port: PORT })]);
+        let mut t = again();
+        assert_eq!(t.assign(waits(WaitReason::NextRound)), [OPEN_STORE]);
+        let opened = t.store_open();
+        let ready = is_imported.then(|| t.sends(NodeState::Ready { store_port: PORT }));
+        assert_eq!(opened, Vec::from_iter(ready));
+        assert_eq!(t.assign(waits(WaitReason::NextRound)), [], "the new store is kept");
+    }
 
     // A node that leaves goes on leaving, whatever becomes of its run.
     let mut t = closed_again();
