@@ -396,7 +396,9 @@ impl Roster {
         node.floor = node.floor.max(report.round);
         let is_same_store =
             matches!(report.state, NodeState::Ready { .. }) && report.state == node.report.state;
-        node.missed_round = missed_round.filter(|_| is_same_store);
+        // A node that knows the round has opened another store since, perhaps on the same port.
+        let still_misses = |missed: &RoundId| is_same_store && report.round.round < missed.round;
+        node.missed_round = missed_round.filter(still_misses);
         node.report = report;
         match node.report.notice.clone().filter(|_| !node.is_leaving()) {
             Some(NodeNotice { ends_job, left, text }) => {

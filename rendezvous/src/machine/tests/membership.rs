@@ -340,6 +340,16 @@ fn node_that_may_have_been_admitted_opens_another_store() {
     assert_eq!(t.report("b", NodeState::Preparing), [waits()]);
     assert_eq!(t.back("b"), []);
     assert_eq!(t.back("a").len(), 4, "a round of three");
+
+    // With a fixed port, its next store has the same one.
+    let mut t = Fixture::new(1, 2);
+    t.run(&["a", "b"]);
+    let round = t.rounds.remove("b").unwrap();
+    t.die("b");
+    t.join("b");
+    assert_eq!(t.back("b"), [Did::Evict("b", EvictReason::Silent)]);
+    t.rounds.insert("b".to_owned(), round);
+    assert_eq!(t.back("b"), [waits()]);
 }
 
 /// A report about an older round on the stream of the admission has crossed it, and is dropped.
