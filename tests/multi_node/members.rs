@@ -33,6 +33,14 @@ fn newcomer_is_taken_in() {
     let text = fs::read_to_string(sandbox.path("logs").join(&files[0])).unwrap();
     let sizes: Vec<bool> = text.lines().map(|line| line.contains(" world_size=2 ")).collect();
     assert_eq!(sizes, [false, true], "{text}");
+    // A reader gets each line once, in its own round.
+    let words = format!("logs --json --rdzv-endpoint {}", job.endpoint);
+    let read = sandbox.ragent(&words).default_lines().run();
+    read.assert_code(0);
+    let lines: Vec<Value> =
+        read.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let rounds: Vec<_> = lines.iter().map(|line| line["round"].as_u64()).collect();
+    assert_eq!(rounds, [Some(1), Some(2)], "{}", read.stdout);
 }
 
 /// A node without room waits as a spare and disturbs no other node. It replaces a lost member at once, although the job would wait an hour

@@ -12,7 +12,7 @@ use std::{
     fs::File,
     io,
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use tokio::sync::watch;
@@ -67,6 +67,8 @@ pub struct OutputFile {
     path: PathBuf,
     /// The length of the file when the worker started.
     begin: u64,
+    /// The length of the file when a later round began that appends to it.
+    end: OnceLock<u64>,
     /// The file, after the first read.
     opened: Mutex<Option<Arc<File>>>,
 }
@@ -74,7 +76,15 @@ pub struct OutputFile {
 impl OutputFile {
     /// Creates a file whose content from `begin` on is read.
     pub fn new(path: PathBuf, begin: u64) -> Self {
-        Self { path, begin, opened: Mutex::default() }
+        Self { path, begin, end: OnceLock::new(), opened: Mutex::default() }
+    }
+
+    /// Ends the content where `later` begins, if that is in the same file.
+    fn end_before(&self, later: &Self) {
+        if self.path == later.path {
+            // It has ended where the next round began.
+            let _ = self.end.set(later.begin);
+        }
     }
 
     /// Opens the file, unless a reader has done so.
@@ -105,6 +115,14 @@ impl Outputs {
             }
             while rounds.len() > limits::OUTPUT_ROUNDS {
                 rounds.pop_front();
+            }
+            if let Some(Content::File(later)) = &content {
+                let older = rounds.iter().filter(|round| round.id != id);
+                for stream in older.flat_map(|round| &round.streams) {
+                    if let Content::File(file) = &stream.content {
+                        file.end_before(later);
+                    }
+                }
             }
             let Some(newest) = rounds.back_mut() else { return };
             match (content, &mut newest.unread) {

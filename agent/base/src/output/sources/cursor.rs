@@ -33,7 +33,7 @@ pub struct Cursor {
     is_continued: bool,
     /// True if the stream cannot be read.
     has_failed: bool,
-    /// True if the last read has left something.
+    /// True if there may be more to read.
     pub has_more: bool,
 }
 
@@ -133,10 +133,16 @@ impl Cursor {
     fn read_file(&self, file: &OutputFile) -> io::Result<(Kept, bool)> {
         let opened = file.open()?;
         let len = opened.metadata()?.len();
+        let end = file.end.get().copied();
+        let position = match (self.position, end) {
+            // A file that has become shorter was truncated, and begins again.
+            (Some(position), None) => Some(position).filter(|position| *position <= len),
+            (position, _) => position,
+        };
+        let len = end.map_or(len, |end| end.min(len));
         let begin = if self.position.is_some() { 0 } else { file.begin.min(len) };
-        // A file that has become shorter was truncated, and begins again.
-        let position = self.position.filter(|position| *position <= len);
         let from = position.unwrap_or(begin);
+        let len = len.max(from);
         let max = limits::OUTPUT_WINDOW;
         let mut lines_before = self.lines;
         let (mut start, mut is_line_start) = (from, position.is_none());
@@ -192,17 +198,19 @@ impl Cursor {
                 self.skips_line = false;
             }
             while !text.is_empty() {
-                if self.begun.len() >= limits::OUTPUT_LINE {
-                    // Of a bar that begins again and again, the newest whole state is shown.
-                    let begins = self.begun.iter().rposition(|byte| *byte == b'\r');
-                    let rest = begins.map_or_else(Vec::new, |at| self.begun.split_off(at + 1));
-                    self.show_begun(&mut part.lines);
-                    self.begun = rest;
-                }
                 let room = limits::OUTPUT_LINE - self.begun.len();
                 let (bytes, rest) = text.split_at(room.min(text.len()));
                 self.begun.extend_from_slice(bytes);
                 text = rest;
+                if let Some(next) = text.first() {
+                    // Of a bar that begins again and again, the newest whole state is shown.
+                    let begins = self.begun.iter().rposition(|byte| *byte == b'\r');
+                    let at =
+                        begins.map_or_else(|| end_of_characters(&self.begun, *next), |at| at + 1);
+                    let rest = self.begun.split_off(at);
+                    self.show_begun(&mut part.lines);
+                    self.begun = rest;
+                }
             }
             if is_whole {
                 // The rest of a line whose front was shown may be empty.
@@ -225,11 +233,22 @@ impl Cursor {
     }
 }
 
+/// Returns the length of a text without a last character that goes on with the byte `next`.
+fn end_of_characters(text: &[u8], next: u8) -> usize {
+    let goes_on = |byte: u8| byte & 0xC0 == 0x80;
+    if !goes_on(next) {
+        return text.len();
+    }
+    // A character has at most four bytes.
+    let begun = text.iter().rev().take(3).position(|byte| !goes_on(*byte));
+    begun.map_or(text.len(), |before| text.len() - before - 1)
+}
+
 #[cfg(test)]
 mod tests {
     use std::{fs::OpenOptions, io::Write};
 
-    use super::*;
+    use super::{super::Outputs, *};
     use crate::{output::tail::SharedTail, spec::Stream, sys::clock};
 
     fn of(content: Content) -> Arc<OutputStream> {
@@ -334,6 +353,37 @@ mod tests {
         assert_eq!(cursor.take_begun().unwrap(), "99%");
     }
 
+    /// A later round may append to the same file. Each reader reads only its own round.
+    #[test]
+    fn rounds_share_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("stdout.log");
+        let outputs = Outputs::default();
+        let begin = |round, begin| {
+            let file = Content::File(OutputFile::new(path.clone(), begin));
+            outputs.add((1, round), 3, Stream::Stdout, Some(file));
+            let rounds = outputs.rounds();
+            Arc::clone(&rounds.last().unwrap().streams[0])
+        };
+        let mut file = OpenOptions::new().create(true).append(true).open(&path).unwrap();
+        let mut write = |text: &[u8]| file.write_all(text).unwrap();
+        let now = clock::now_blocking();
+        let first = begin(1, 0);
+        let mut follower = Cursor::new(Arc::clone(&first), Start::Begin);
+        write(b"one\n");
+        assert_eq!(lines(&follower.read(now).unwrap()), ["one"]);
+        write(b"two\n");
+        let mut second = Cursor::new(begin(2, 8), Start::Begin);
+        write(b"three\n");
+        assert_eq!(lines(&follower.read(now).unwrap()), ["two"]);
+        assert_eq!(follower.read(now).unwrap(), OutputPart::default());
+        assert_eq!(lines(&second.read(now).unwrap()), ["three"]);
+        let mut late = Cursor::new(first, Start::Newest(10));
+        assert_eq!(lines(&late.read(now).unwrap()), ["one", "two"]);
+        file.set_len(0).unwrap();
+        assert_eq!(follower.read(now).unwrap(), OutputPart::default());
+    }
+
     /// A line that is too long becomes several, also if it arrives in pieces.
     #[test]
     fn long_lines_are_cut() {
@@ -350,5 +400,9 @@ mod tests {
         assert!(all.iter().all(|line| line.len() <= limits::OUTPUT_LINE));
         assert_eq!(all.concat(), format!("{}end", "x".repeat(9000)));
         assert_eq!(all.last().unwrap(), "end");
+        let text = format!("a{}", "é".repeat(3000));
+        tail.push(format!("{text}\n").as_bytes());
+        assert_eq!(cursor.read(now).unwrap().lines.concat(), text);
+        assert_eq!(end_of_characters("a€".as_bytes(), 0x82), 1);
     }
 }
