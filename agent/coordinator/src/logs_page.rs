@@ -3,7 +3,10 @@
 //! The output may contain secrets. It crosses the network only if the job has a secret or certificates. Otherwise this user and root read it
 //! on this machine.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
 
 use axum::{
     Extension, Router,
@@ -190,8 +193,8 @@ async fn answer(
         Err(why) => return Refusal::Other(unavailable(why)).into_response(),
     };
     let (to, parts) = mpsc::channel(1);
-    let place = Arc::new(place);
-    tokio::spawn(pass_on(Arc::clone(&node.outputs), request, to, Arc::clone(&place)));
+    let place = HeldPlace(Arc::new(Mutex::new(Some(place))));
+    tokio::spawn(pass_on(Arc::clone(&node.outputs), request, to, place.clone()));
     // The place is free when the client has all of it, so that the end of the process waits for that.
     readers::answer_lines(ReceiverStream::new(parts).map(move |part| {
         let _held = &place;
@@ -199,12 +202,22 @@ async fn answer(
     }))
 }
 
+/// The place of a client. It is free when all of its holders have ended, or one of them gives it up.
+#[derive(Clone)]
+struct HeldPlace(Arc<Mutex<Option<ReaderPlace>>>);
+
+impl HeldPlace {
+    fn give_up(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
 /// Sends output to a client, until it has all of it or, if the client follows, until this node or the client ends.
 async fn pass_on(
     outputs: Arc<Outputs>,
     request: LogsRequest,
     to: mpsc::Sender<Bytes>,
-    place: Arc<ReaderPlace>,
+    place: HeldPlace,
 ) {
     let follow = request.follow;
     let mut changes = outputs.subscribe();
@@ -213,7 +226,7 @@ async fn pass_on(
         let is_closed = *changes.borrow_and_update();
         let node = reading.update(&outputs.rounds());
         // The disk may be slow.
-        let held = Arc::clone(&place);
+        let held = place.clone();
         let read = spawn_blocking(move || {
             // A disk that does not answer keeps the place.
             let _held = held;
@@ -224,6 +237,8 @@ async fn pass_on(
         let Ok((read, text)) = read.await else { return };
         reading = read;
         if !text.is_empty() && !send(&to, text.into()).await {
+            // The answer still waits for a client that reads nothing.
+            place.give_up();
             return;
         }
         if reading.has_more() {
@@ -264,6 +279,8 @@ struct Reading {
     streams: Vec<Cursor>,
     /// The stream that is read next.
     next: usize,
+    /// The oldest round whose streams are known.
+    oldest: u64,
     /// The numbers that the client knows.
     node: Option<(usize, [usize; 2])>,
     /// True until the streams that were there at first are known.
@@ -272,7 +289,7 @@ struct Reading {
 
 impl Reading {
     fn new(request: LogsRequest) -> Self {
-        Self { request, streams: Vec::new(), next: 0, node: None, is_first: true }
+        Self { request, streams: Vec::new(), next: 0, oldest: 0, node: None, is_first: true }
     }
 
     /// Adds new streams. Returns a message if the client does not know the numbers of streams.
@@ -282,6 +299,13 @@ impl Reading {
         let wanted: Vec<_> = all.filter(|stream| is_wanted(stream.rank)).collect();
         // Streams of older rounds are read to their ends, unless there are many of them.
         let may_have_older = self.streams.len() <= limits::OUTPUT_STREAMS.max(4 * wanted.len());
+        // The last lines of a round may have been written after its last read.
+        let oldest = wanted.iter().map(|stream| stream.round).min().unwrap_or(self.oldest);
+        let has_left = |cursor: &Cursor| (self.oldest..oldest).contains(&cursor.stream.round);
+        for cursor in self.streams.iter_mut().filter(|cursor| has_left(cursor)) {
+            cursor.has_more = self.request.follow;
+        }
+        self.oldest = oldest;
         self.streams.retain(|known| {
             let is_unread = known.has_more || known.has_begun_line();
             may_have_older && is_unread
@@ -292,10 +316,11 @@ impl Reading {
                 continue;
             }
             let is_seen = self.request.seen.is_some_and(|seen| stream.round <= seen);
-            let start = match (self.is_first, is_seen) {
-                (true, true) => Start::Newest(0),
-                (true, false) => Start::Newest(self.request.newest),
-                (false, _) => Start::Begin,
+            let is_new = !self.is_first || self.request.seen.is_some();
+            let start = match (is_seen && self.is_first, is_new) {
+                (true, _) => Start::Newest(0),
+                (false, true) => Start::Begin,
+                (false, false) => Start::Newest(self.request.newest),
             };
             self.streams.push(Cursor::new(Arc::clone(stream), start));
         }
@@ -388,7 +413,10 @@ impl Reading {
 
 #[cfg(test)]
 mod tests {
-    use ragent_base::output::{sources::Content, tail::SharedTail};
+    use ragent_base::{
+        net::connection_quota::ConnectionOrigin,
+        output::{sources::Content, tail::SharedTail},
+    };
 
     use super::*;
 
@@ -466,12 +494,43 @@ mod tests {
         tail.push(b"one\n");
         let next = SharedTail::readable(None);
         next.push(b"two\n");
-        outputs.add((1, 2), 0, Stream::Stderr, Some(Content::Tail(next)));
-        let request = LogsRequest { follow: true, seen: Some(1), ..LogsRequest::default() };
+        outputs.add((1, 2), 0, Stream::Stderr, Some(Content::Tail(next.clone())));
+        next.push(b"three\n");
+        let request = LogsRequest { ranks: None, follow: true, newest: 1, seen: Some(1) };
         let mut reading = Reading::new(request);
         reading.update(&outputs.rounds());
-        assert_eq!(texts(&reading.read(clock::now())), [(0, 2, true, "two".to_owned())]);
+        let now = clock::now();
+        assert_eq!(texts(&reading.read(now)), [(0, 2, true, "two|three".to_owned())]);
         assert!(!reading.has_more());
+        // The last lines of the second round are not lost if two rounds follow before the next read.
+        next.push(b"four\n");
+        for round in [3, 4] {
+            let tail = SharedTail::readable(None);
+            outputs.add((1, round), 0, Stream::Stderr, Some(Content::Tail(tail)));
+        }
+        reading.update(&outputs.rounds());
+        assert_eq!(texts(&reading.read(now)), [(0, 2, false, "four".to_owned())]);
+    }
+
+    /// A client that reads nothing for a while loses its place, even if its connection stays open.
+    #[tokio::test(start_paused = true)]
+    async fn stalled_clients_lose_their_place() {
+        let (outputs, [tail, _]) = outputs();
+        let outputs = Arc::new(outputs);
+        let readers = Readers::default();
+        let take = || readers.follow(ConnectionOrigin::Known);
+        let place = HeldPlace(Arc::new(Mutex::new(Some(take().unwrap()))));
+        let _others: Vec<_> = std::iter::from_fn(|| take().ok()).collect();
+        let (to, _parts) = mpsc::channel(1);
+        let request = LogsRequest { follow: true, ..LogsRequest::default() };
+        let _answer = place.clone();
+        let passing = tokio::spawn(pass_on(Arc::clone(&outputs), request, to, place));
+        while !passing.is_finished() {
+            tail.push(b"line\n");
+            outputs.add((1, 1), 2, Stream::Stdout, None);
+            clock::until(Some(clock::now() + limits::OUTPUT_PAUSE)).await;
+        }
+        assert!(take().is_ok());
     }
 
     /// A client that reads once gets what is there, and no more.
