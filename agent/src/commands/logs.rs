@@ -140,6 +140,10 @@ struct Reading {
     notes: Vec<String>,
     /// The notes that were printed.
     noted: Vec<String>,
+    /// The errors of connections that broke, with the hosts, until they are printed.
+    broken: BTreeMap<String, Vec<Arc<str>>>,
+    /// True if a note was printed.
+    has_noted: bool,
     /// True if the job has ended, or is no longer followed.
     is_over: bool,
     /// True if a line was received.
@@ -158,6 +162,8 @@ impl Reading {
             tasks: JoinSet::new(),
             notes: Vec::new(),
             noted: Vec::new(),
+            broken: BTreeMap::new(),
+            has_noted: false,
             is_over: false,
             has_read: false,
             has_news: true,
@@ -298,9 +304,11 @@ impl Reading {
                 }
             }
             FromNode::Broken(id, error) => {
-                if let Some(node) = self.nodes.get_mut(&id) {
-                    node.error = Some(format!("{error}; lines may be missing"));
-                    node.is_broken = true;
+                if let Some(node) = self.nodes.get_mut(&id)
+                    && !std::mem::replace(&mut node.is_broken, true)
+                {
+                    self.broken.entry(error).or_default().push(Arc::clone(&node.host));
+                    self.printer.handle_gap(&node.host);
                     self.has_news = true;
                 }
             }
@@ -351,14 +359,19 @@ impl Reading {
     /// Prints new notes to stderr.
     fn print_notes(&mut self) -> Result<(), LaunchError> {
         let notes = self.notes();
-        let new = notes.iter().filter(|note| !self.noted.contains(note));
-        let text: String = new.map(|note| printable(note) + "\n").collect();
+        let new = notes.iter().filter(|note| !self.noted.contains(note)).cloned();
+        let broken = std::mem::take(&mut self.broken).into_iter().map(|(error, hosts)| {
+            let hosts = fold::names(hosts.iter().map(AsRef::as_ref));
+            format!("{hosts}: the connection broke, and lines may be missing: {error}")
+        });
+        let text: String = broken.chain(new).map(|note| printable(&note) + "\n").collect();
         self.noted = notes;
+        self.has_noted |= !text.is_empty();
         io::stderr().lock().write_all(text.as_bytes()).map_err(system("print to stderr"))
     }
 
     fn nothing_read(&self, snapshot: &Snapshot) -> LaunchError {
-        let why = if !self.noted.is_empty() {
+        let why = if self.has_noted {
             "the lines above have the reasons"
         } else if snapshot.round.0 == 0 || !self.nodes.is_empty() {
             "no worker was started yet"

@@ -103,6 +103,13 @@ impl Printer {
         self.handle_time(now);
     }
 
+    /// Handles the loss of the connection to a node on this host. Only programs need a line for it: people get a note.
+    pub(super) fn handle_gap(&mut self, host: &str) {
+        if self.form.is_json {
+            self.text += &format!("{}\n", json!({ "hosts": [host], "skipped": null }));
+        }
+    }
+
     /// Prints what is due.
     pub(super) fn handle_time(&mut self, now: Instant) {
         if self.form.follows {
