@@ -51,7 +51,7 @@ pub use self::effect::{
 pub use self::looks::LookOrder;
 pub use self::notices::{NotTaken, NoticeEnd, Received, ShownNotice, Wanted};
 use self::{
-    import_gate::{ImportGate, WithdrawnStore},
+    import_gate::ImportGate,
     looks::Looks,
     notices::Notices,
     reports::{ProgressText, StandbyReports},
@@ -139,7 +139,6 @@ pub struct Agent {
     /// True if the coordinator may still count this node as alive.
     is_leased: bool,
     gate: ImportGate,
-    withdrawn: Option<WithdrawnStore>,
     health: NodeHealth,
     /// The port of the store that waits for the end of a check.
     unchecked_store: Option<u16>,
@@ -178,7 +177,6 @@ impl Agent {
             has_host_left: false,
             is_leased: false,
             gate: ImportGate::new(settings.has_standbys),
-            withdrawn: None,
             health: NodeHealth::default(),
             unchecked_store: None,
             progress: ProgressText::default(),
@@ -275,7 +273,6 @@ impl Agent {
         self.has_host_left = false;
         self.is_leased = true;
         self.start_gate_timeout(now);
-        self.doubt_withdrawn_store();
         // The parts count before the report, which may complete a round.
         self.send_memory_report(true);
         self.send_report(now);
@@ -293,7 +290,6 @@ impl Agent {
     /// Notes that the current stream has ended and has no successor yet.
     pub fn handle_disconnected(&mut self, now: Instant) {
         self.disconnected.get_or_insert(now);
-        self.doubt_withdrawn_store();
     }
 
     /// Handles a refusal by the coordinator. It is final, except [`RefuseReason::EarlierRun`] for a node
@@ -501,19 +497,10 @@ impl Agent {
         self.act(Action::OpenStore);
     }
 
-    /// Replaces the store that this node offers, or has offered, for the next round: workers of other nodes may have connected to it.
-    /// Returns false if there is none.
+    /// Replaces the store that this node offers for the next round: workers of other nodes may have connected to it. Returns false if there is
+    /// none.
     fn replace_offered_store(&mut self) -> bool {
-        let is_offered = match self.state {
-            AgentState::Ready { .. } => true,
-            AgentState::Preparing => self.withdrawn.take().is_some(),
-            AgentState::Running
-            | AgentState::Stopping
-            | AgentState::Succeeded
-            | AgentState::Leaving { .. }
-            | AgentState::Closing(_)
-            | AgentState::Finished => false,
-        };
+        let is_offered = matches!(self.state, AgentState::Ready { .. });
         if is_offered {
             self.state = AgentState::Preparing;
             self.act(Action::OpenStore);

@@ -19,19 +19,14 @@ impl Agent {
     pub fn handle_assignment(&mut self, now: Instant, assignment: Assignment) {
         match assignment {
             Assignment::Wait { round, reason, memory } => {
-                self.replace_store_in_doubt();
                 self.change_memory(now, |keeper| keeper.handle_wait(now, round, memory));
                 self.wait(now, round, reason);
             }
             Assignment::Admit(admission) => self.admit(now, admission),
             Assignment::Restart { round, reason, complete_step } => {
-                self.replace_store_in_doubt();
                 self.restart(now, round, reason, complete_step)
             }
-            Assignment::Evict { round, reason } => {
-                self.replace_store_in_doubt();
-                self.evict(now, round, reason);
-            }
+            Assignment::Evict { round, reason } => self.evict(now, round, reason),
             Assignment::Dismiss => {
                 if let AgentState::Leaving { signal, reaped: true } = self.state {
                     self.effects.push_back(Effect::Send(FromNode::Goodbye));
@@ -58,9 +53,6 @@ impl Agent {
     }
 
     fn admit(&mut self, now: Instant, admission: Admission) {
-        if admission.round > self.round && self.state == AgentState::Preparing {
-            self.offer_again();
-        }
         match self.state {
             AgentState::Ready { .. } if admission.round > self.round => {
                 self.round = admission.round;
@@ -153,10 +145,9 @@ impl Agent {
             }
             AgentState::Leaving { reaped: false, .. } => self.act(Action::Kill),
             // This node may have been in that round without its knowledge.
-            AgentState::Ready { .. } | AgentState::Preparing if round > self.round => {
-                if self.replace_offered_store() {
-                    self.send_report(now);
-                }
+            AgentState::Ready { .. } if round > self.round => {
+                self.replace_offered_store();
+                self.send_report(now);
             }
             // No worker runs, and the coordinator has been informed.
             AgentState::Preparing

@@ -3,6 +3,8 @@
 //! A new round interrupts all other nodes, and they would wait while the workers of this node import. So a
 //! node that finds a running round becomes ready only when its standbys are ready. If nodes gather for a
 //! round, waiting gains nothing: the import goes on in the round.
+//!
+//! The gate never closes again. If the round that was gathered is full, the node stays ready as a spare.
 
 use std::time::Instant;
 
@@ -15,26 +17,12 @@ use crate::limits;
 pub(super) enum ImportGate {
     /// Standbys import modules.
     Closed {
-        /// The port of a new store, once that is open.
+        /// The port of the node's store, once that is open.
         store_port: Option<u16>,
         /// The time at which the gate opens in any case. Known once the node is registered.
         until: Option<Instant>,
     },
-    /// Standbys import modules, but nodes gather for a round.
-    OpenForGathering {
-        /// The gate does not close again after this time.
-        until: Option<Instant>,
-    },
     Open,
-}
-
-/// The store with which the node was ready before the gate closed.
-#[derive(Debug)]
-pub(super) struct WithdrawnStore {
-    port: u16,
-    /// True if a stream has ended since then. An admission may have been lost with it. The next stream begins with that admission, or with
-    /// another assignment if its round is over. Then workers may have connected to the store.
-    is_in_doubt: bool,
 }
 
 impl ImportGate {
@@ -45,7 +33,7 @@ impl ImportGate {
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         match self {
             Self::Closed { until, .. } => *until,
-            Self::OpenForGathering { .. } | Self::Open => None,
+            Self::Open => None,
         }
     }
 }
@@ -63,28 +51,8 @@ impl Agent {
     }
 
     pub(super) fn handle_wait_at_gate(&mut self, now: Instant, reason: WaitReason) {
-        match (reason, &self.gate) {
-            (WaitReason::Gathering | WaitReason::Recovering, &ImportGate::Closed { until, .. }) => {
-                self.leave_gate(now, ImportGate::OpenForGathering { until });
-            }
-            // The round that was gathered runs without this node.
-            (
-                WaitReason::NextRound | WaitReason::Spare,
-                &ImportGate::OpenForGathering { until },
-            ) => {
-                if let AgentState::Ready { store_port } = self.state
-                    && until.is_some_and(|until| now < until)
-                {
-                    self.gate = ImportGate::Closed { store_port: None, until };
-                    self.withdrawn = Some(WithdrawnStore { port: store_port, is_in_doubt: false });
-                    self.state = AgentState::Preparing;
-                    self.send_report(now);
-                }
-            }
-            (
-                _,
-                ImportGate::Closed { .. } | ImportGate::OpenForGathering { .. } | ImportGate::Open,
-            ) => {}
+        if matches!(reason, WaitReason::Gathering | WaitReason::Recovering) {
+            self.open_gate(now);
         }
     }
 
@@ -102,52 +70,19 @@ impl Agent {
         }
         match &mut self.gate {
             ImportGate::Closed { store_port, .. } => *store_port = Some(port),
-            ImportGate::OpenForGathering { .. } | ImportGate::Open => {
+            ImportGate::Open => {
                 self.state = AgentState::Ready { store_port: port };
                 self.send_report(now);
             }
         }
     }
 
-    /// Makes the node ready again with the store that it has withdrawn. The coordinator has admitted it before it received the report that
-    /// the node is not ready.
-    pub(super) fn offer_again(&mut self) {
-        let Some(WithdrawnStore { port, .. }) = self.withdrawn.take() else { return };
-        if let ImportGate::Closed { until, .. } = self.gate {
-            self.gate = ImportGate::OpenForGathering { until };
-        }
-        self.state = AgentState::Ready { store_port: port };
-    }
-
-    /// Notes that a stream has ended.
-    pub(super) fn doubt_withdrawn_store(&mut self) {
-        if let Some(withdrawn) = &mut self.withdrawn {
-            withdrawn.is_in_doubt = true;
-        }
-    }
-
-    /// Replaces a withdrawn store to which workers may have connected.
-    pub(super) fn replace_store_in_doubt(&mut self) {
-        if self.withdrawn.as_ref().is_some_and(|withdrawn| withdrawn.is_in_doubt) {
-            self.replace_offered_store();
-        }
-    }
-
     fn open_gate(&mut self, now: Instant) {
-        self.leave_gate(now, ImportGate::Open);
-    }
-
-    fn leave_gate(&mut self, now: Instant, gate: ImportGate) {
-        let before = std::mem::replace(&mut self.gate, gate);
-        let (ImportGate::Closed { store_port, .. }, AgentState::Preparing) = (before, &self.state)
-        else {
-            return;
-        };
-        if let Some(port) = store_port {
+        let before = std::mem::replace(&mut self.gate, ImportGate::Open);
+        if let (ImportGate::Closed { store_port: Some(port), .. }, AgentState::Preparing) =
+            (before, &self.state)
+        {
             self.pass_gate(now, port);
-        } else if let Some(withdrawn) = self.withdrawn.take_if(|withdrawn| !withdrawn.is_in_doubt) {
-            self.state = AgentState::Ready { store_port: withdrawn.port };
-            self.send_report(now);
         }
     }
 }

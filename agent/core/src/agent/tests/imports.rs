@@ -41,74 +41,14 @@ fn gathering_does_not_wait_for_imports() {
     assert_eq!(ready, [t.sends(NodeState::Ready { store_port: PORT })]);
 }
 
-/// A node that a round was formed without, while it imported, waits for its standbys again.
+/// A node that a round was formed without stays ready, although its standbys still import.
 #[test]
-fn gate_closes_again() {
+fn gate_stays_open() {
     let mut t = importing();
-    t.assign(waits(WaitReason::NextRound));
     t.assign(waits(WaitReason::Gathering));
-    assert_eq!(t.assign(waits(WaitReason::NextRound)), [t.sends(NodeState::Preparing)]);
+    assert_eq!(t.assign(waits(WaitReason::NextRound)), []);
     t.agent.handle_standbys_settled(t.now);
-    assert_eq!(t.effects(), [t.sends(NodeState::Ready { store_port: PORT })]);
-    t.assign(waits(WaitReason::Gathering));
-    assert_eq!(t.assign(waits(WaitReason::NextRound)), []);
-
-    let mut t = importing();
-    t.assign(waits(WaitReason::Gathering));
-    t.now += limits::IMPORT_TIMEOUT;
-    assert_eq!(t.assign(waits(WaitReason::NextRound)), []);
-}
-
-/// If the gate closes and an admission is on its way, the node takes part: its report would be taken for an older one. If the admission was
-/// lost with the stream, or came to nothing, workers may have connected to the store that the node had offered.
-#[test]
-fn gate_closes_while_the_node_is_admitted() {
-    let closed_again = || {
-        let mut t = importing();
-        t.assign(waits(WaitReason::Gathering));
-        assert_eq!(t.assign(waits(WaitReason::NextRound)), [t.sends(NodeState::Preparing)]);
-        t
-    };
-    let mut t = closed_again();
-    let effects = t.assign(Assignment::Admit(admission(1, 1)));
-    let start = Effect::Local(Action::Start(Box::new(admission(1, 1))));
-    assert_eq!(effects, [t.sends(NodeState::Running), start]);
-    assert_eq!(t.assign(waits(WaitReason::NextRound)), []);
-
-    // The admission is repeated on the next stream, or its round is over.
-    for is_imported in [false, true] {
-        let again = || {
-            let mut t = closed_again();
-            t.agent.handle_disconnected(t.now);
-            if is_imported {
-                t.agent.handle_standbys_settled(t.now);
-            }
-            assert_eq!(t.welcome(1), [t.sends(NodeState::Preparing)]);
-            t
-        };
-        let mut t = again();
-        let effects = t.assign(Assignment::Admit(admission(1, 1)));
-        assert_eq!(effects[0], t.sends(NodeState::Running));
-
-        let mut t = again();
-        assert_eq!(t.assign(waits(WaitReason::NextRound)), [OPEN_STORE]);
-        let opened = t.store_open();
-        let ready = is_imported.then(|| t.sends(NodeState::Ready { store_port: PORT }));
-        assert_eq!(opened, Vec::from_iter(ready));
-        assert_eq!(t.assign(waits(WaitReason::NextRound)), [], "the new store is kept");
-    }
-
-    // A node that leaves goes on leaving, whatever becomes of its run.
-    let mut t = closed_again();
-    t.signal();
-    t.agent.handle_refused(RefuseReason::EarlierRun);
-    assert!(t.agent.is_leaving());
-    assert!(!t.effects().contains(&OPEN_STORE));
-
-    let mut t = closed_again();
-    let evict = Assignment::Evict { round: round(1, 1), reason: EvictReason::Silent };
-    assert_eq!(t.assign(evict.clone()), [OPEN_STORE, t.sends(NodeState::Preparing)]);
-    assert_eq!(t.assign(evict), []);
+    assert_eq!(t.effects(), []);
 }
 
 /// An import that takes longer than a minute is not waited for.
