@@ -396,7 +396,7 @@ impl Roster {
         node.floor = node.floor.max(report.round);
         let is_same_store =
             matches!(report.state, NodeState::Ready { .. }) && report.state == node.report.state;
-        // A node that knows the round has opened another store since, perhaps on the same port.
+        // A node that reports this round or a later one has opened another store since, perhaps on the same port.
         let still_misses = |missed: &RoundId| is_same_store && report.round.round < missed.round;
         node.missed_round = missed_round.filter(still_misses);
         node.report = report;

@@ -26,7 +26,7 @@ use ragent_base::{
     sys::{clock, host::ThisHost},
 };
 use serde::{Deserialize, Serialize};
-use tokio::{sync::mpsc, task::spawn_blocking};
+use tokio::{sync::mpsc, task::spawn_blocking, time::timeout};
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tracing::debug;
 
@@ -246,8 +246,11 @@ async fn pass_on(
         }
         if !follow || is_closed {
             let rest = reading.rest().into_iter().chain([LogsMessage::End]);
-            // The client may have ended.
-            send(&to, lines(rest).into()).await;
+            let is_sent = send(&to, lines(rest).into()).await;
+            // There is room again once the answer has taken the last part.
+            if !is_sent || timeout(limits::READER_PATIENCE, to.reserve()).await.is_err() {
+                place.give_up();
+            }
             return;
         }
         let begun = reading.has_begun_line().then(|| clock::now() + OUTPUT_LINE_PATIENCE);
@@ -279,7 +282,7 @@ struct Reading {
     streams: Vec<Cursor>,
     /// The stream that is read next.
     next: usize,
-    /// The oldest round whose streams are known.
+    /// The oldest round that this node had at the last update.
     oldest: u64,
     /// The numbers that the client knows.
     node: Option<(usize, [usize; 2])>,
@@ -299,8 +302,9 @@ impl Reading {
         let wanted: Vec<_> = all.filter(|stream| is_wanted(stream.rank)).collect();
         // Streams of older rounds are read to their ends, unless there are many of them.
         let may_have_older = self.streams.len() <= limits::OUTPUT_STREAMS.max(4 * wanted.len());
-        // The last lines of a round may have been written after its last read.
-        let oldest = wanted.iter().map(|stream| stream.round).min().unwrap_or(self.oldest);
+        // The streams of a round that is gone are read once more, because lines may have been written after their last read.
+        let of_all = rounds.iter().flat_map(|round| &round.streams).map(|stream| stream.round);
+        let oldest = of_all.min().unwrap_or(self.oldest);
         let has_left = |cursor: &Cursor| (self.oldest..oldest).contains(&cursor.stream.round);
         for cursor in self.streams.iter_mut().filter(|cursor| has_left(cursor)) {
             cursor.has_more = self.request.follow;
@@ -530,6 +534,13 @@ mod tests {
             outputs.add((1, 1), 2, Stream::Stdout, None);
             clock::until(Some(clock::now() + limits::OUTPUT_PAUSE)).await;
         }
+        // A client that reads once does not take the last part.
+        let place = HeldPlace(Arc::new(Mutex::new(Some(take().unwrap()))));
+        let _answer = place.clone();
+        let (to, mut parts) = mpsc::channel(1);
+        tokio::join!(pass_on(Arc::clone(&outputs), LogsRequest::default(), to, place), async {
+            parts.recv().await.unwrap();
+        });
         assert!(take().is_ok());
     }
 

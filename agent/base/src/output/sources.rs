@@ -82,7 +82,7 @@ impl OutputFile {
     /// Ends the content where `later` begins, if that is in the same file.
     fn end_before(&self, later: &Self) {
         if self.path == later.path {
-            // It has ended where the next round began.
+            // Only the first later round counts: this has no effect after that.
             let _ = self.end.set(later.begin);
         }
     }
