@@ -11,7 +11,7 @@ mod printer;
 mod reader;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io::{self, ErrorKind, IsTerminal, Write},
     ops::ControlFlow,
     pin::pin,
@@ -121,6 +121,8 @@ struct Node {
     has_ended: bool,
     /// True if its connection is opened again.
     is_broken: bool,
+    /// True if it has sent something.
+    was_read: bool,
     /// The number of streams that are read.
     streams: usize,
     /// The numbers of workers whose stdout and stderr cannot be read.
@@ -140,8 +142,8 @@ struct Reading {
     notes: Vec<String>,
     /// The notes that were printed.
     noted: Vec<String>,
-    /// The errors of connections that broke, with the hosts, until they are printed.
-    broken: BTreeMap<String, Vec<Arc<str>>>,
+    /// The connections that broke, with the hosts, until that is printed.
+    broken: BTreeMap<String, BTreeSet<Arc<str>>>,
     /// True if a note was printed.
     has_noted: bool,
     /// True if the job has ended, or is no longer followed.
@@ -263,6 +265,7 @@ impl Reading {
                 task: self.tasks.spawn(read),
                 has_ended: false,
                 is_broken: false,
+                was_read: false,
                 streams: 0,
                 unread: [0; 2],
                 error: None,
@@ -275,7 +278,7 @@ impl Reading {
         match from {
             FromNode::Messages(id, messages) => {
                 let Some(node) = self.nodes.get_mut(&id) else { return };
-                node.is_broken = false;
+                (node.is_broken, node.was_read) = (false, true);
                 for message in messages {
                     match message {
                         LogsMessage::Node { streams, unread, .. } => {
@@ -307,8 +310,14 @@ impl Reading {
                 if let Some(node) = self.nodes.get_mut(&id)
                     && !std::mem::replace(&mut node.is_broken, true)
                 {
-                    self.broken.entry(error).or_default().push(Arc::clone(&node.host));
-                    self.printer.handle_gap(&node.host);
+                    let why = match node.was_read {
+                        true => format!("the connection broke, and lines may be missing: {error}"),
+                        false => format!("not read yet, trying again: {error}"),
+                    };
+                    self.broken.entry(why).or_default().insert(Arc::clone(&node.host));
+                    if node.was_read {
+                        self.printer.handle_gap(&node.host);
+                    }
                     self.has_news = true;
                 }
             }
@@ -360,9 +369,9 @@ impl Reading {
     fn print_notes(&mut self) -> Result<(), LaunchError> {
         let notes = self.notes();
         let new = notes.iter().filter(|note| !self.noted.contains(note)).cloned();
-        let broken = std::mem::take(&mut self.broken).into_iter().map(|(error, hosts)| {
+        let broken = std::mem::take(&mut self.broken).into_iter().map(|(why, hosts)| {
             let hosts = fold::names(hosts.iter().map(AsRef::as_ref));
-            format!("{hosts}: the connection broke, and lines may be missing: {error}")
+            format!("{hosts}: {why}")
         });
         let text: String = broken.chain(new).map(|note| printable(&note) + "\n").collect();
         self.noted = notes;
