@@ -3,7 +3,8 @@
 
     .venv/bin/python scripts/record-demo.py --ragent target/release/ragent docs/demo.svg
 
-Long pauses, in which Python imports torch, are shortened to PAUSE_S; the times that the demo prints are the real ones.
+Long pauses, in which Python imports torch, are shortened to PAUSE_S; the times that the demo prints are the real ones. The workers'
+tracebacks, which contain paths of this machine, are left out.
 """
 
 import argparse
@@ -22,6 +23,7 @@ CHAR_W, LINE_H, MARGIN = 8.4, 19, 14
 COMMAND = "make demo"
 # The number of lines that are printed if the demo fails.
 LAST_LINES = 40
+TRACEBACK = re.compile(r"agent \w \| \[rank\d+\]: ")
 # The time of a line, which is local and short on a terminal.
 TIME = re.compile(r"\d{4}-\d\d-\d\dT(\d\d:\d\d:\d\d)\.\d+Z")
 DEMO = pathlib.Path(__file__).resolve().parent.parent / "examples" / "digits" / "demo.py"
@@ -41,7 +43,7 @@ def record(ragent):
         for _, line in lines[-LAST_LINES:]:
             print(line, file=sys.stderr)
         sys.exit(f"error: the demo exits with {code}; its last lines are above")
-    return lines
+    return [(at, line) for at, line in lines if not TRACEBACK.match(line)]
 
 
 def color(line):
