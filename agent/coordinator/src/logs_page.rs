@@ -302,12 +302,12 @@ impl Reading {
         let wanted: Vec<_> = all.filter(|stream| is_wanted(stream.rank)).collect();
         // Streams of older rounds are read to their ends, unless there are many of them.
         let may_have_older = self.streams.len() <= limits::OUTPUT_STREAMS.max(4 * wanted.len());
-        // The streams of a round that is gone are read once more, because lines may have been written after their last read.
+        // If the client follows, the streams of a round that is gone are read once more: lines may have been written after their last read.
         let of_all = rounds.iter().flat_map(|round| &round.streams).map(|stream| stream.round);
         let oldest = of_all.min().unwrap_or(self.oldest);
         let has_left = |cursor: &Cursor| (self.oldest..oldest).contains(&cursor.stream.round);
         for cursor in self.streams.iter_mut().filter(|cursor| has_left(cursor)) {
-            cursor.has_more = self.request.follow;
+            cursor.has_more |= self.request.follow;
         }
         self.oldest = oldest;
         self.streams.retain(|known| {
@@ -514,6 +514,25 @@ mod tests {
         }
         reading.update(&outputs.rounds());
         assert_eq!(texts(&reading.read(now)), [(0, 2, false, "four".to_owned())]);
+    }
+
+    /// A client that reads once also gets a round that this node drops before it is read.
+    #[test]
+    fn dropped_rounds_are_read() {
+        let outputs = Outputs::default();
+        let add = |round| {
+            let tail = SharedTail::readable(None);
+            tail.push(format!("line of {round}\n").as_bytes());
+            outputs.add((1, round), 0, Stream::Stdout, Some(Content::Tail(tail)));
+        };
+        add(1);
+        add(2);
+        let mut reading = Reading::new(LogsRequest::default());
+        reading.update(&outputs.rounds());
+        add(3);
+        reading.update(&outputs.rounds());
+        let read = reading.read(clock::now_blocking());
+        assert_eq!(texts(&read), [(0, 1, true, "line of 1".to_owned())]);
     }
 
     /// A client that reads nothing for a while loses its place, even if its connection stays open.
