@@ -5,7 +5,7 @@
 //! Preparing ────────────▶ Ready ───────────▶ Running ──────────────▶ Succeeded
 //!     ▲ ▲                   │                   │ failed | restart | evicted | lease lost
 //!     │ └───────────────────┘                   │
-//!     │  evicted | standbys still import        │
+//!     │  evicted | leaves its run               │
 //!     └───────────── reaped ───────── Stopping ◀┘ (from Succeeded too: there is nothing to reap)
 //!
 //! a signal, from anywhere:  Leaving (workers end) ─▶ dismissed
@@ -497,15 +497,12 @@ impl Agent {
         self.act(Action::OpenStore);
     }
 
-    /// Replaces the store that this node offers for the next round: workers of other nodes may have connected to it. Returns false if there is
-    /// none.
-    fn replace_offered_store(&mut self) -> bool {
-        let is_offered = matches!(self.state, AgentState::Ready { .. });
-        if is_offered {
+    /// Replaces the store that this node offers for the next round, if it offers one: workers of other nodes may have connected to it.
+    fn replace_offered_store(&mut self) {
+        if matches!(self.state, AgentState::Ready { .. }) {
             self.state = AgentState::Preparing;
             self.act(Action::OpenStore);
         }
-        is_offered
     }
 
     fn reaped_to_leave(&mut self, now: Instant, signal: Signal) {
