@@ -142,7 +142,7 @@ struct Reading {
     notes: Vec<String>,
     /// The notes that were printed.
     noted: Vec<String>,
-    /// The connections that broke, with the hosts, until that is printed.
+    /// The reasons why connections broke or could not be opened, each with the hosts, until that is printed.
     broken: BTreeMap<String, BTreeSet<Arc<str>>>,
     /// True if a note was printed.
     has_noted: bool,
@@ -311,7 +311,11 @@ impl Reading {
                     && !std::mem::replace(&mut node.is_broken, true)
                 {
                     let why = match node.was_read {
-                        true => format!("the connection broke, and lines may be missing: {error}"),
+                        true => {
+                            format!(
+                                "the connection broke, trying again; lines may be missing: {error}"
+                            )
+                        }
                         false => format!("not read yet, trying again: {error}"),
                     };
                     self.broken.entry(why).or_default().insert(Arc::clone(&node.host));

@@ -339,6 +339,17 @@ n2         | (1 line not shown: this reader is too slow; the file has them)
         assert_eq!(text, expected);
     }
 
+    /// A program gets an object for a connection that broke. People get a note on stderr instead.
+    #[test]
+    fn gaps_are_for_programs() {
+        let json = "{\"hosts\":[\"n1\"],\"skipped\":null}\n";
+        for (is_json, expected) in [(true, json), (false, "")] {
+            let mut printer = Printer::new(Form { is_json, ..Form::default() }, None);
+            printer.handle_gap("n1");
+            assert_eq!(printer.text, expected);
+        }
+    }
+
     /// A begun traceback is printed after a while, and a new round is marked.
     #[test]
     fn waiting_ends() {
