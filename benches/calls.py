@@ -19,41 +19,31 @@ from pathlib import Path
 MODULE = Path(__file__).resolve().parents[1] / "packaging" / "python"
 WORKERS = 2
 CALLS, REPETITIONS = 20_000, 7
-# Calls that send a message or reduce a tensor, which take longer.
+# Fewer calls where all ranks reduce a tensor, or where each call reports a checkpoint.
 SLOW_CALLS = 200
 EVERY = 10
 LIMIT_S = 120
 
 
-def show(name, calls):
-    """Prints the microseconds of a call, from the seconds of `calls` calls in each repetition."""
-    def measure(repeat):
-        seconds = []
-        for _ in range(REPETITIONS):
-            began = time.process_time()
-            repeat()
-            seconds.append(time.process_time() - began)
-        if int(os.environ.get("RANK", 0)) == 0:
-            print(f"{name:<56} {1e6 * statistics.median(seconds) / calls:8.2f} us", flush=True)
-    return measure
-
-
-def repeated(call, calls):
-    """Returns a function that calls `call` with ascending numbers, which never repeat."""
+def measure(name, calls, call):
+    """Prints the processor time of `call`, which gets ascending numbers that never repeat."""
     numbers = iter(range(1, 1 << 40))
-
-    def repeat():
+    seconds = []
+    for _ in range(REPETITIONS):
+        began = time.process_time()
         for _ in range(calls):
             call(next(numbers))
-    return repeat
+        seconds.append(time.process_time() - began)
+    if int(os.environ.get("RANK", 0)) == 0:
+        print(f"{name:<56} {1e6 * statistics.median(seconds) / calls:8.2f} us", flush=True)
 
 
 def without_agent():
     """Measures calls in a script that no agent has started."""
     import ragent  # noqa: PLC0415
 
-    show("step(), without an agent", CALLS)(repeated(lambda n: ragent.step(n, 1 << 50), CALLS))
-    show("notice(), without an agent", CALLS)(repeated(lambda _: ragent.notice(), CALLS))
+    measure("step(), without an agent", CALLS, lambda n: ragent.step(n, 1 << 50))
+    measure("notice(), without an agent", CALLS, lambda _: ragent.notice())
 
 
 def worker(program):
@@ -61,14 +51,14 @@ def worker(program):
     import ragent  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
-    show("step(), with an agent", CALLS)(repeated(lambda n: ragent.step(n, 1 << 50), CALLS))
-    show("notice(), without a notice", CALLS)(repeated(lambda _: ragent.notice(), CALLS))
+    measure("step(), with an agent", CALLS, lambda n: ragent.step(n, 1 << 50))
+    measure("notice(), without a notice", CALLS, lambda _: ragent.notice())
     dist.init_process_group("gloo")
-    between = repeated(lambda n: ragent.should_save(EVERY * n + 1, EVERY), CALLS)
-    show(f"should_save(), not at a multiple of {EVERY}", CALLS)(between)
-    at = repeated(lambda n: ragent.should_save(EVERY * n, EVERY), SLOW_CALLS)
-    show(f"should_save(), at a multiple of {EVERY}, {WORKERS} ranks with gloo", SLOW_CALLS)(at)
-    show("saved()", SLOW_CALLS)(repeated(lambda n: ragent.saved(n, seconds=0.1), SLOW_CALLS))
+    between = f"should_save(), not at a multiple of {EVERY}"
+    measure(between, CALLS, lambda n: ragent.should_save(EVERY * n + 1, EVERY))
+    at = f"should_save(), at a multiple of {EVERY}, {WORKERS} ranks with gloo"
+    measure(at, SLOW_CALLS, lambda n: ragent.should_save(EVERY * n, EVERY))
+    measure("saved()", SLOW_CALLS, lambda n: ragent.saved(n, seconds=0.1))
     dist.barrier()
     if dist.get_rank() == 0:
         subprocess.run([program, "notice", "save"], check=True, stdout=subprocess.DEVNULL)
@@ -77,7 +67,7 @@ def worker(program):
         if time.monotonic() > until:
             raise SystemExit("error: the notice has not reached the worker")
         time.sleep(0.01)
-    show("notice(), with a notice", CALLS)(repeated(lambda _: ragent.notice(), CALLS))
+    measure("notice(), with a notice", CALLS, lambda _: ragent.notice())
     dist.barrier()
     dist.destroy_process_group()
 
