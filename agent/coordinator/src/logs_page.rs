@@ -319,12 +319,10 @@ impl Reading {
             if self.streams.iter().any(|known| Arc::ptr_eq(&known.stream, stream)) {
                 continue;
             }
-            let is_seen = self.request.seen.is_some_and(|seen| stream.round <= seen);
-            let is_new = !self.is_first || self.request.seen.is_some();
-            let start = match (is_seen && self.is_first, is_new) {
-                (true, _) => Start::Newest(0),
-                (false, true) => Start::Begin,
-                (false, false) => Start::Newest(self.request.newest),
+            let start = match (self.is_first, self.request.seen) {
+                (true, None) => Start::Newest(self.request.newest),
+                (true, Some(seen)) if stream.round <= seen => Start::Newest(0),
+                (true, Some(_)) | (false, _) => Start::Begin,
             };
             self.streams.push(Cursor::new(Arc::clone(stream), start));
         }
