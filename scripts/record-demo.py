@@ -3,8 +3,8 @@
 
     .venv/bin/python scripts/record-demo.py --ragent target/release/ragent docs/demo.svg
 
-Long pauses, in which Python imports torch, are shortened to PAUSE_S; the times that the demo prints are the real ones. The workers'
-tracebacks, which contain paths of this machine, are left out.
+Long pauses, in which Python imports torch, are shortened to PAUSE_S. The times that the demo prints are the real ones. Tracebacks of
+workers are left out, because they contain paths of this machine.
 """
 
 import argparse

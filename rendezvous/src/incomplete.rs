@@ -130,7 +130,7 @@ impl fmt::Display for Incomplete {
             ),
             Self::RecoveringMinority { present, needed, left } => write!(
                 f,
-                "recovering a round of which this coordinator has no state: {present} of at \
+                "recovering a round that this coordinator has no state of: {present} of at \
                  least {needed} nodes have registered, {} left",
                 Seconds(*left)
             ),

@@ -408,7 +408,7 @@ impl Rendezvous {
                 present,
                 needed,
                 size = recovering.size,
-                "too few nodes of a round of which this coordinator has no state; waiting for more"
+                "too few nodes of a round that this coordinator has no state of; waiting for more"
             );
         }
         recovering.stage = RecoveryStage::Outnumbered;

@@ -28,7 +28,7 @@ fn recovery_of_an_adopted_round_needs_a_majority() {
     let mut t = adopted();
     assert!(t.job_state.is_adopted);
     t.live(&["a"], 10 * SECOND);
-    let why = "recovering a round of which this coordinator has no state: 1 of at least 2 nodes have \
+    let why = "recovering a round that this coordinator has no state of: 1 of at least 2 nodes have \
          registered, 590 s left";
     assert_eq!(t.why(), why);
     t.restart_coordinator();
