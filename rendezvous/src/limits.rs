@@ -82,6 +82,10 @@ pub const FURTHER_TEXT_MAX: usize = 512;
 /// more of it.
 pub(crate) const ACCOUNT_INTERVAL: Duration = Duration::from_secs(60);
 
+/// The time after a notice before which a checkpoint in memory does not end its phase. Schedulers and clouds signal
+/// the nodes of a job some seconds apart. If all leave, only a checkpoint on disk is of use.
+pub(crate) const MEMORY_IS_ENOUGH_AFTER: Duration = Duration::from_secs(5);
+
 /// The shortest time between two requests for a checkpoint that are passed on. A request in between is passed on
 /// later.
 pub(crate) const SAVE_SPACING: Duration = Duration::from_secs(60);

@@ -122,6 +122,8 @@ pub(crate) struct Regathering {
     pub(crate) loss: Option<Instant>,
     /// The failure that has not been judged yet.
     pub(crate) verdict: Option<PendingVerdict>,
+    /// The step in memory that was enough to end the phase of a notice, and the round with it.
+    pub(crate) memory_step: Option<u64>,
 }
 
 /// A failed round whose verdict is open: did a failure end it or its membership, and which failure came

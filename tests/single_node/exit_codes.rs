@@ -22,7 +22,7 @@ type Provocation = fn(&Sandbox) -> Vec<End>;
 /// The number of rows that are provoked at the same time. Most of them wait for timeouts.
 const ROWS_AT_ONCE: usize = 6;
 
-const PROVOCATIONS: [(&str, Provocation); 63] = [
+const PROVOCATIONS: [(&str, Provocation); 64] = [
     ("the job has succeeded, with or without this node", |sandbox| {
         vec![sandbox.ragent("--no-python true").run()]
     }),
@@ -128,6 +128,26 @@ const PROVOCATIONS: [(&str, Provocation); 63] = [
         guest.signal(Signal::SIGTERM);
         vec![host.end()]
     }),
+    (
+        "the agent left because of a signal, after all ranks had saved and before its workers ran again",
+        |sandbox| {
+            let orders = [0, 1].map(|rank| sandbox.orders(rank));
+            let words = format!(
+                "--nnodes 2 --notice 300 --rdzv-endpoint 127.0.0.1:{} --rdzv-conf voters=1 --no-python steps.py",
+                free_port()
+            );
+            let mut host = sandbox.ragent(&words).start();
+            host.endpoint();
+            let guest = sandbox.ragent(&words).start();
+            host.worker();
+            orders.iter().for_each(|orders| orders.give("notice(1); saved(7, 1)"));
+            guest.signal(Signal::SIGTERM);
+            host.logs("all ranks have saved step 7");
+            guest.end().assert_code(8);
+            host.signal(Signal::SIGTERM);
+            vec![host.end()]
+        },
+    ),
     ("the job failed again and again before a new step", |sandbox| {
         let script = "import os, socket, time\n\
                       s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n\

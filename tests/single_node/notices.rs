@@ -82,7 +82,7 @@ fn notice_ends_without_checkpoints() {
     orders[0].give("saved(7, 1)");
     let end = agent.end();
     end.assert_code(8);
-    end.assert_stderr(&["notice 1: over after 1.5 s; ranks of this node have not saved"]);
+    end.assert_stderr(&["notice 1: over after 1.5 s; these ranks of this node have not saved: 1"]);
     for signal in [Signal::SIGINT, Signal::SIGHUP] {
         let sandbox = Sandbox::with_standbys();
         let (mut agent, _orders) = start(&sandbox, "");

@@ -49,7 +49,7 @@ pub use self::effect::{
     WaitReport,
 };
 pub use self::looks::LookOrder;
-pub use self::notices::{NotTaken, NoticeEnd, Received, ShownNotice, Wanted};
+pub use self::notices::{NotTaken, NoticeEnd, Received, SavedHere, ShownNotice, Wanted};
 use self::{
     import_gate::ImportGate,
     looks::Looks,
@@ -412,12 +412,14 @@ impl Agent {
     pub fn handle_signal(&mut self, now: Instant, signal: Signal) {
         match self.state {
             AgentState::Running | AgentState::Stopping => {
+                self.note_leaving();
                 self.state = AgentState::Leaving { signal, reaped: false };
                 self.send_report(now);
                 let grace = self.settings.stop_grace;
                 self.act(Action::Stop { signal, grace });
             }
             AgentState::Preparing | AgentState::Ready { .. } | AgentState::Succeeded => {
+                self.note_leaving();
                 self.reaped_to_leave(now, signal);
             }
             // A second Ctrl-C means that the user does not want to wait.
@@ -508,10 +510,14 @@ impl Agent {
     fn reaped_to_leave(&mut self, now: Instant, signal: Signal) {
         if !self.is_leased {
             // The coordinator no longer counts this node, so no dismissal will follow.
-            return self.finish(Ending::Left(signal));
+            return self.finish_left(signal);
         }
         self.state = AgentState::Leaving { signal, reaped: true };
         self.send_report(now);
+    }
+
+    fn finish_left(&mut self, signal: Signal) {
+        self.finish(Ending::Left { signal, saved_step: self.notices.left_after });
     }
 
     fn finish_closed(&mut self, outcome: Outcome) {

@@ -25,12 +25,14 @@ pub struct SaveReport {
 }
 
 /// What the workers of a node have saved.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct NodeSaves {
     /// The newest checkpoint of all of them.
     pub newest: Option<Checkpoint>,
     /// The newest checkpoint that answers the newest notice.
     pub answer: Option<Saved>,
+    /// The newest notice that any of them has answered, and those that have not.
+    pub unanswered: Option<(u64, Vec<LocalRank>)>,
 }
 
 /// The checkpoints of the workers of one group.
@@ -136,7 +138,12 @@ impl SaveWatch {
             step,
             is_whole: self.whole_answer == Some(step),
         });
-        NodeSaves { newest, answer }
+        let is_unanswered =
+            |rank: &LocalRank| self.whole_answer.is_none() && !self.answers.has(rank);
+        let ranks = (0..self.workers).filter_map(|rank| u32::try_from(rank).ok()).map(LocalRank);
+        let unanswered =
+            (self.notice > 0).then(|| (self.notice, ranks.filter(is_unanswered).collect()));
+        NodeSaves { newest, answer, unanswered }
     }
 }
 
@@ -152,7 +159,7 @@ mod tests {
     }
 
     fn steps(watch: &SaveWatch) -> (Option<u64>, Option<u64>) {
-        let NodeSaves { newest, answer } = watch.saves();
+        let NodeSaves { newest, answer, .. } = watch.saves();
         (newest.map(|newest| newest.step), answer.map(|answer| answer.step))
     }
 
@@ -179,6 +186,7 @@ mod tests {
         assert_eq!(steps(&watch), (Some(7), None));
         watch.handle_report(B, saved(9, 1));
         assert_eq!(steps(&watch), (Some(9), None), "B has answered the first notice");
+        assert_eq!(watch.saves().unanswered, Some((2, vec![B])));
         watch.handle_report(B, saved(9, 2));
         assert_eq!(watch.saves().answer, Some(Saved { notice: 2, step: 9, is_whole: false }));
     }

@@ -396,7 +396,13 @@ impl Ended {
                     "look for its outcome on another node; start the agent again to take part in the next run",
                 ),
             ),
-            Ending::Left(signal) => format!("ragent: left the job because of {signal}"),
+            Ending::Left { signal, saved_step: None } => {
+                format!("ragent: left the job because of {signal}")
+            }
+            Ending::Left { signal, saved_step: Some(step) } => format!(
+                "ragent: left the job because of {signal}; it is saved at step {}: start it again, nothing is lost",
+                grouped(*step)
+            ),
             Ending::Refused(reason) => refused(reason, settings, endpoint, title),
             Ending::Unreachable { waited, was_registered, has_left, complete_step } => {
                 let seconds = waited.as_secs();

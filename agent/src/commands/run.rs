@@ -150,7 +150,7 @@ fn remember_end(
         Ok(Success { outcome, .. }) => outcome,
         Err(LaunchError::Ended(ended)) => match &ended.end.ending {
             Ending::Closed(outcome) | Ending::Refused(RefuseReason::Closed(outcome)) => outcome,
-            Ending::Left(_)
+            Ending::Left { .. }
             | Ending::Refused(_)
             | Ending::Outlived
             | Ending::Unreachable { .. } => return result,
@@ -351,7 +351,7 @@ async fn keep_log(spec: &JobSpec, log: &Log, outcome: &Result<agent_driver::Node
                 JobResult::Succeeded | JobResult::Saved { .. } | JobResult::AllLeft
             )
         }
-        Ending::Left(_) => true,
+        Ending::Left { .. } => true,
         Ending::Refused(_) | Ending::Outlived | Ending::Unreachable { .. } => false,
     };
     if !matches!(outcome, Ok(end) if is_well(&end.ending)) {
@@ -516,7 +516,10 @@ async fn leaves(
 /// The end of a node that leaves before it has a coordinator.
 fn left(signal: Signal) -> agent_driver::NodeEnd {
     agent_driver::NodeEnd {
-        ending: Ending::Left(ragent_core::signal::Signal(signal as i32)),
+        ending: Ending::Left {
+            signal: ragent_core::signal::Signal(signal as i32),
+            saved_step: None,
+        },
         workers_succeeded: false,
         has_run: false,
         endpoint: String::new(),
@@ -601,7 +604,7 @@ fn end_of(ending: Option<&Ending>, is_fixed: bool) -> HostEnd {
         Some(Ending::Outlived | Ending::Refused(RefuseReason::Closed(_))) if !is_fixed => {
             HostEnd::Closed
         }
-        Some(Ending::Left(_)) => HostEnd::Left,
+        Some(Ending::Left { .. }) => HostEnd::Left,
         Some(Ending::Refused(_) | Ending::Outlived | Ending::Unreachable { .. }) | None => {
             HostEnd::Other
         }

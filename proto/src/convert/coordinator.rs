@@ -305,11 +305,14 @@ impl From<Assignment> for v1::Assignment {
                 memory: memory.map(Into::into),
             }),
             Assignment::Admit(admission) => Wire::Admit(admission.into()),
-            Assignment::Restart { round, reason, complete_step } => Wire::Restart(v1::Restart {
-                round: to_round(round),
-                reason: Some(reason.into()),
-                complete_step,
-            }),
+            Assignment::Restart { round, reason, complete_step, memory_step } => {
+                Wire::Restart(v1::Restart {
+                    round: to_round(round),
+                    reason: Some(reason.into()),
+                    complete_step,
+                    memory_step,
+                })
+            }
             Assignment::Evict { round, reason } => Wire::Evict(v1::Evict {
                 round: to_round(round),
                 reason: v1::EvictReason::from(reason).into(),
@@ -337,6 +340,7 @@ impl TryFrom<v1::Assignment> for Assignment {
                 round: round(restart.round, "restart.round")?,
                 reason: required(restart.reason, "restart.reason")?.try_into()?,
                 complete_step: optional_step(restart.complete_step, "restart.complete_step")?,
+                memory_step: optional_step(restart.memory_step, "restart.memory_step")?,
             },
             Wire::Evict(evict) => Self::Evict {
                 reason: evict.reason().try_into()?,

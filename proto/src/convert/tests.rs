@@ -358,6 +358,7 @@ fn assignments() -> Vec<Assignment> {
         round: round(),
         reason,
         complete_step,
+        memory_step: Some(48_220),
     }));
     all.extend(outcomes().into_iter().map(Assignment::Close));
     all

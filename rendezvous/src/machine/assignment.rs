@@ -74,6 +74,7 @@ impl Rendezvous {
                         round: regathering.group.round,
                         reason: regathering.reason.clone(),
                         complete_step: self.job_state.training.complete_step,
+                        memory_step: regathering.memory_step,
                     })
                 }
                 Some(GroupMember {

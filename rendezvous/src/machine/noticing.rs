@@ -17,7 +17,7 @@ use crate::{
     event::EventKind,
     group::Group,
     ids::{NodeId, RoundId},
-    limits::{SAVE_SPACING, after, millis},
+    limits::{MEMORY_IS_ENOUGH_AFTER, SAVE_SPACING, after, millis},
     machine::{Rendezvous, closing::Failures},
     message::{
         Checkpoint, Guidance, JobResult, NodeState, NoticeKind, Requests, RestartReason,
@@ -76,9 +76,11 @@ impl Rendezvous {
         let before = self.job_state.training.complete_step;
         // If the workers have done nothing since an earlier phase, its checkpoint is enough.
         let step = phase.saved_step(running.group.size).or(before);
-        let in_memory = if step.is_none() { self.saved_in_memory() } else { None };
+        let is_over = phase.until.is_some_and(|until| until <= now);
+        let may_use_memory = is_over || after(phase.since, MEMORY_IS_ENOUGH_AFTER) <= now;
+        let in_memory = self.saved_in_memory().filter(|_| step.is_none() && may_use_memory);
         let is_saved = step.or(in_memory).is_some();
-        if !is_saved && phase.until.is_some_and(|until| now < until) {
+        if !is_saved && !is_over {
             return false;
         }
         debug_assert!(phase.until <= Some(after(phase.since, shared.notice)) || is_saved);
@@ -200,14 +202,23 @@ impl Rendezvous {
                 }
                 let waiting = u32::try_from(self.roster.ready().len()).unwrap_or(u32::MAX);
                 self.restart(now, RestartReason::NodesWaiting { waiting }, None, None);
+                self.note_memory_step(in_memory);
                 self.remember();
             }
             NoticeKind::Leave => {
                 let reason = RestartReason::Notice { kind: phase.kind, hosts: phase.hosts() };
                 self.restart(now, reason, None, None);
+                self.note_memory_step(in_memory);
                 self.remember();
             }
             NoticeKind::End => self.close_as_saved(),
+        }
+    }
+
+    /// Lets the members know which step in memory has ended the phase.
+    fn note_memory_step(&mut self, in_memory: Option<u64>) {
+        if let Phase::Regathering(regathering) = &mut self.phase {
+            regathering.memory_step = in_memory;
         }
     }
 
@@ -261,10 +272,13 @@ impl Rendezvous {
         running.notice.as_ref().is_some_and(NoticePhase::ends_round)
     }
 
-    /// Returns the time at which the phase ends, or a request is passed on.
+    /// Returns the time at which the phase ends, a checkpoint in memory is enough, or a request is passed on.
     pub(super) fn notice_deadline(&self, running: &Running) -> Option<Instant> {
-        let until = running.notice.as_ref().and_then(|phase| phase.until);
-        [until, self.request_due_at()].into_iter().flatten().min()
+        let phase = running.notice.as_ref().filter(|phase| phase.ends_round());
+        let until = phase.and_then(|phase| phase.until);
+        let memory = phase.map(|phase| after(phase.since, MEMORY_IS_ENOUGH_AFTER));
+        let memory = memory.filter(|at| *at > self.clock);
+        [until, memory, self.request_due_at()].into_iter().flatten().min()
     }
 
     fn request_due_at(&self) -> Option<Instant> {

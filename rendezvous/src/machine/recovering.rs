@@ -185,7 +185,8 @@ impl Recovering {
     ) -> Option<Assignment> {
         match node.report.state {
             NodeState::Running | NodeState::Stopping | NodeState::Preparing => {
-                Some(Assignment::Restart { round: self.round, reason, complete_step })
+                let (round, memory_step) = (self.round, None);
+                Some(Assignment::Restart { round, reason, complete_step, memory_step })
             }
             NodeState::Ready { .. } => {
                 let (round, reason) = (self.round, WaitReason::Recovering);
@@ -471,7 +472,8 @@ impl Rendezvous {
         let loss = (members.len() < size as usize).then_some(since);
         let group = Group::recovered(round, size, members);
         let reason = self.why_last_round_ended();
-        self.regather(Regathering { group, reason, since: now, loss, verdict: None });
+        let (verdict, memory_step) = (None, None);
+        self.regather(Regathering { group, reason, since: now, loss, verdict, memory_step });
     }
 
     /// Returns true if the last round had succeeded on all members before its coordinator announced it. Members

@@ -211,7 +211,8 @@ impl Rendezvous {
             );
             self.end_training_round(group.round);
             self.record_end_of_round(now, &reason);
-            self.regather(Regathering { group, reason, since: now, loss, verdict });
+            let memory_step = None;
+            self.regather(Regathering { group, reason, since: now, loss, verdict, memory_step });
         }
     }
 

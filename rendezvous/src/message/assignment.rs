@@ -32,6 +32,8 @@ pub enum Assignment {
         /// The step up to which nothing is lost: all ranks have saved it for a notice, and have reported
         /// nothing since.
         complete_step: Option<u64>,
+        /// The step in memory that was enough to end the phase of a notice.
+        memory_step: Option<u64>,
     },
     /// The node is no longer a member of that round. It kills its workers, and takes part again as a newcomer.
     ///

@@ -97,7 +97,7 @@ impl From<&Assignment> for SentAssignment {
         match assignment {
             Assignment::Wait { round, reason, memory } => Self::Wait(*round, *reason, *memory),
             Assignment::Admit(admission) => Self::Admit(admission.round),
-            Assignment::Restart { round, reason: _, complete_step: _ } => Self::Restart(*round),
+            Assignment::Restart { round, .. } => Self::Restart(*round),
             Assignment::Evict { round, reason: _ } => Self::Evict(*round),
             Assignment::Dismiss => Self::Dismiss,
             Assignment::Close(_) => Self::Close,

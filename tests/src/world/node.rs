@@ -534,7 +534,7 @@ impl World {
                 }
                 ProcessEnd::Closed
             }
-            Ending::Left(_) => ProcessEnd::Left,
+            Ending::Left { .. } => ProcessEnd::Left,
             Ending::Outlived => ProcessEnd::Yielded,
             Ending::Refused(_) | Ending::Unreachable { .. } => ProcessEnd::Other,
         };

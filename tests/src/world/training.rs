@@ -869,6 +869,7 @@ impl World {
                 _ => outcome.complete_step,
             },
             Ending::Unreachable { complete_step, .. } => *complete_step,
+            Ending::Left { saved_step, .. } => *saved_step,
             _ => None,
         };
         let Some(step) = step else { return Err("no step is named".to_owned()) };

@@ -20,7 +20,8 @@ pub struct JobArgs {
     )]
     pub nproc_per_node: Option<String>,
     /// Run SCRIPT as a program, without Python
-    #[arg(long, alias = "no_python", help_heading = WORKERS)]
+    // Abbreviations that torchrun accepts.
+    #[arg(long, aliases = ["no_python", "no-p", "no_p"], help_heading = WORKERS)]
     pub no_python: bool,
     /// Run SCRIPT as a Python module, as `python -m` does
     #[arg(short, long, help_heading = WORKERS)]

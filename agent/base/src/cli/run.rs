@@ -152,7 +152,7 @@ pub struct LaunchArgs {
     #[arg(long, alias = "log_dir", value_name = "DIR", help_heading = OUTPUT)]
     pub log_dir: Option<String>,
     /// Streams to write to a file and also to the console, with a prefix. Values are those of --redirects [default: 0]
-    #[arg(short, long, value_name = "N|RANK:N,…", help_heading = OUTPUT)]
+    #[arg(short, long, alias = "t", value_name = "N|RANK:N,…", help_heading = OUTPUT)]
     pub tee: Option<String>,
     /// Streams to write to a file, not to the console: 0 none, 1 stdout, 2 stderr, 3 both. By local rank: 0:3,1:2 [default: 0]
     #[arg(short, long, alias = "re", value_name = "N|RANK:N,…", help_heading = OUTPUT)]

@@ -6,7 +6,7 @@ pub mod round_lines;
 use std::{error::Error, fmt::Write};
 
 use ragent_core::{
-    agent::{News, NoticeEnd, WaitReport},
+    agent::{News, NoticeEnd, SavedHere, WaitReport},
     signal::Signal,
 };
 use ragent_rendezvous::{
@@ -20,6 +20,7 @@ use tracing::{error, info, warn};
 
 use crate::{
     report::{
+        fold,
         status_text::progress::grouped,
         telemetry::{self, RECORD},
     },
@@ -297,24 +298,35 @@ pub fn notice_given(notice: &Notice) -> String {
 
 /// Describes the end of a notice's phase.
 pub fn notice_over(end: &NoticeEnd) -> String {
-    let NoticeEnd { number, step, has_saved, after } = end;
+    let NoticeEnd { number, step, memory_step, here, after } = end;
     let seconds = after.as_secs_f64();
-    match step {
-        Some(step) => {
+    let text = match (step, memory_step) {
+        (Some(step), _) => {
             let step = grouped(*step);
-            format!("notice {number}: all ranks have saved step {step} after {seconds:.1} s")
+            return format!("notice {number}: all ranks have saved step {step} after {seconds:.1} s");
         }
-        None if *has_saved => {
-            format!(
-                "notice {number}: over after {seconds:.1} s; ranks of other nodes have not saved"
-            )
+        (None, Some(step)) => {
+            let step = grouped(*step);
+            return format!(
+                "notice {number}: all ranks have saved step {step} in memory after {seconds:.1} s"
+            );
         }
-        None => format!(
-            "notice {number}: over after {seconds:.1} s; ranks of this node have not saved \
-             (call `ragent.saved(step)` on every rank, or on one with `whole=True`)"
-        ),
-    }
+        (None, None) => match here {
+            SavedHere::OneStep => "ranks of other nodes have not saved".to_owned(),
+            SavedHere::OtherSteps => {
+                "the ranks of this node have saved different steps (ask `ragent.should_save(step)` on every rank)".to_owned()
+            }
+            SavedHere::NotBy(ranks) => {
+                let ranks = fold::numbers(ranks.iter().map(|rank| (rank.0, rank.0)));
+                format!("these ranks of this node have not saved: {ranks} ({HOW_TO_REPORT})")
+            }
+            SavedHere::Nothing => format!("no rank of this node has saved ({HOW_TO_REPORT})"),
+        },
+    };
+    format!("notice {number}: over after {seconds:.1} s; {text}")
 }
+
+const HOW_TO_REPORT: &str = "call `ragent.saved(step)` on every rank, or on one with `whole=True`";
 
 /// Describes why a node waits.
 pub fn waiting(reason: WaitReason) -> &'static str {

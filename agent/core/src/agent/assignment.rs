@@ -11,7 +11,7 @@ use ragent_rendezvous::{
     },
 };
 
-use super::{Action, Agent, AgentState, Effect, Ending, News, looks::Looks, owner_checks};
+use super::{Action, Agent, AgentState, Effect, News, looks::Looks, owner_checks};
 use crate::signal::Signal;
 
 impl Agent {
@@ -23,18 +23,23 @@ impl Agent {
                 self.wait(now, round, reason);
             }
             Assignment::Admit(admission) => self.admit(now, admission),
-            Assignment::Restart { round, reason, complete_step } => {
-                self.restart(now, round, reason, complete_step)
+            Assignment::Restart { round, reason, complete_step, memory_step } => {
+                // A restarted coordinator names the round under its own term.
+                let concerns_this = round.round == self.round.round;
+                if concerns_this {
+                    self.end_notice(now, complete_step, memory_step);
+                }
+                self.restart(now, round, reason, concerns_this)
             }
             Assignment::Evict { round, reason } => self.evict(now, round, reason),
             Assignment::Dismiss => {
                 if let AgentState::Leaving { signal, reaped: true } = self.state {
                     self.effects.push_back(Effect::Send(FromNode::Goodbye));
-                    self.finish(Ending::Left(signal));
+                    self.finish_left(signal);
                 }
             }
             Assignment::Close(outcome) => {
-                self.end_notice(now, outcome.complete_step);
+                self.end_notice(now, outcome.complete_step, None);
                 self.close(outcome);
             }
         }
@@ -62,7 +67,7 @@ impl Agent {
                 self.unreached_store = None;
                 self.remove_notice();
                 self.looks = Looks::new(&admission, self.settings.memory.is_secured);
-                self.notices.complete_step = None;
+                self.notices.begin_round(admission.first_global_rank);
                 self.questions = owner_checks::questions();
                 self.waiting = None;
                 self.restarts_used = admission.restart_count;
@@ -97,13 +102,8 @@ impl Agent {
         now: Instant,
         round: RoundId,
         reason: RestartReason,
-        complete_step: Option<u64>,
+        concerns_this: bool,
     ) {
-        // A restarted coordinator names the round under its own term.
-        let concerns_this = round.round == self.round.round;
-        if concerns_this {
-            self.end_notice(now, complete_step);
-        }
         match self.state {
             AgentState::Running if concerns_this => {
                 self.announce(News::Restarting(round, reason));

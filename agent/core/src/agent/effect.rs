@@ -106,8 +106,14 @@ pub enum News {
 pub enum Ending {
     /// The job is over.
     Closed(Outcome),
-    /// The node left because of this signal.
-    Left(Signal),
+    /// The node left because of a signal.
+    Left {
+        /// The signal.
+        signal: Signal,
+        /// The step that all ranks had saved, if nothing was lost: the signal came after the last round had ended
+        /// with this checkpoint, and before the workers of the next one.
+        saved_step: Option<u64>,
+    },
     /// The coordinator refused this node.
     Refused(RefuseReason),
     /// The job has ended while this node had no coordinator, so its outcome is not known here.
@@ -163,6 +169,7 @@ impl Ending {
         match self {
             // Otherwise the job may go on without this node.
             Self::Unreachable { complete_step: Some(_), has_left: true, .. }
+            | Self::Left { saved_step: Some(_), .. }
             | Self::Closed(Outcome { result: JobResult::Saved { .. }, .. })
             | Self::Closed(Outcome {
                 result:
@@ -182,7 +189,8 @@ impl Ending {
             Self::Refused(RefuseReason::Closed(outcome)) if outcome.result.is_lasting() => {
                 CLOSED_BEFORE
             }
-            Self::Left(_) | Self::Closed(Outcome { result: JobResult::AllLeft, .. }) => LEFT,
+            Self::Left { saved_step: None, .. }
+            | Self::Closed(Outcome { result: JobResult::AllLeft, .. }) => LEFT,
             Self::Closed(_)
             | Self::Refused(RefuseReason::Closed(_))
             | Self::Unreachable { was_registered: false, .. } => 1,

@@ -7,7 +7,7 @@ use ragent_rendezvous::{
     message::{HardwareFact, Outcome, WorkerFailure},
 };
 
-use super::{Action, Agent, AgentState, Ending, News, grow_older};
+use super::{Action, Agent, AgentState, News, grow_older};
 use crate::supervisor::GroupEnd;
 
 impl Agent {
@@ -93,7 +93,7 @@ impl Agent {
                 self.act(Action::Kill);
             }
             AgentState::Leaving { reaped: false, .. } => self.act(Action::Kill),
-            AgentState::Leaving { signal, reaped: true } => self.finish(Ending::Left(signal)),
+            AgentState::Leaving { signal, reaped: true } => self.finish_left(signal),
             AgentState::Preparing
             | AgentState::Ready { .. }
             | AgentState::Succeeded

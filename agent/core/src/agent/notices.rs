@@ -6,7 +6,10 @@
 
 use std::time::{Duration, Instant};
 
-use ragent_rendezvous::message::{Guidance, NodeNotice, Notice, NoticeKind, Requests, Saved};
+use ragent_rendezvous::{
+    ids::{GlobalRank, LocalRank},
+    message::{Guidance, NodeNotice, Notice, NoticeKind, Requests, Saved},
+};
 
 use super::{Action, Agent, AgentState, News};
 use crate::{saves::NodeSaves, signal::Signal};
@@ -58,10 +61,25 @@ pub struct NoticeEnd {
     pub number: u64,
     /// The step that all ranks of the job have saved; `None` if they have not.
     pub step: Option<u64>,
-    /// True if all workers of this node have saved a step.
-    pub has_saved: bool,
+    /// A step in memory that was enough: other nodes hold all parts of it, and the next round can begin with it.
+    pub memory_step: Option<u64>,
+    /// What the workers of this node have saved.
+    pub here: SavedHere,
     /// The time since this node learned of the notice.
     pub after: Duration,
+}
+
+/// What the workers of a node have saved for a notice.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum SavedHere {
+    /// All of them have saved one step.
+    OneStep,
+    /// All of them have saved something, and no step is the same for all.
+    OtherSteps,
+    /// These have saved nothing, and others have.
+    NotBy(Vec<GlobalRank>),
+    /// Nobody has saved.
+    Nothing,
 }
 
 /// The notices that concern this node.
@@ -75,13 +93,41 @@ pub(super) struct Notices {
     highest: u64,
     /// The checkpoint with which the workers have answered it.
     saved: Option<Saved>,
+    /// The newest notice that any worker has answered, and the workers that have not.
+    unanswered: Option<(u64, Vec<LocalRank>)>,
+    /// The rank of the first worker of this node in the round.
+    first_global_rank: GlobalRank,
     pub(super) requests: Requests,
     /// The step that all ranks have saved, by the coordinator's last message about the round; `None` if a later
     /// round has begun.
     pub(super) complete_step: Option<u64>,
+    /// That step, if this node has left before a later round had begun: nothing is lost then.
+    pub(super) left_after: Option<u64>,
 }
 
 impl Notices {
+    /// Forgets what was about earlier rounds.
+    pub(super) fn begin_round(&mut self, first_global_rank: GlobalRank) {
+        self.complete_step = None;
+        self.unanswered = None;
+        self.first_global_rank = first_global_rank;
+    }
+
+    /// Returns what the workers have saved for a notice.
+    fn saved_here(&self, number: u64) -> SavedHere {
+        if self.saved.is_some_and(|saved| saved.notice == number) {
+            return SavedHere::OneStep;
+        }
+        match &self.unanswered {
+            Some((notice, ranks)) if *notice == number && ranks.is_empty() => SavedHere::OtherSteps,
+            Some((notice, ranks)) if *notice == number => {
+                let first = self.first_global_rank.0;
+                SavedHere::NotBy(ranks.iter().map(|rank| GlobalRank(first + rank.0)).collect())
+            }
+            Some(_) | None => SavedHere::Nothing,
+        }
+    }
+
     /// Returns what the node reports.
     pub(super) fn of_node(&self, now: Instant) -> Option<NodeNotice> {
         let (Received { ends_job, text, .. }, until) = self.received.as_ref()?;
@@ -131,6 +177,10 @@ impl Agent {
             // Without `--notice`, no rank saves. Without workers, this node has nothing to save.
             self.handle_signal(now, Signal::TERM);
             return Ok(());
+        }
+        if self.state == AgentState::Stopping {
+            // The round is over, so this node leaves when its workers have ended.
+            self.note_leaving();
         }
         let until = now + received.within.map_or(longest, |within| within.min(longest));
         let (received, until) = match self.notices.received.take() {
@@ -215,9 +265,18 @@ impl Agent {
     /// Notes what the workers have saved. They may know of a notice before this agent does, from ranks of other
     /// nodes, so the coordinator decides which notice they have answered.
     pub(crate) fn handle_saves(&mut self, now: Instant, saves: NodeSaves) {
+        self.notices.unanswered = saves.unanswered;
         if saves.answer.is_some() && saves.answer != self.notices.saved {
             self.notices.saved = saves.answer;
             self.send_report(now);
+        }
+    }
+
+    /// Notes that this node leaves. Without a lease, the others may have gone on since the last round, unless the only
+    /// coordinator has left.
+    pub(super) fn note_leaving(&mut self) {
+        if self.is_leased || self.has_host_left {
+            self.notices.left_after = self.notices.complete_step;
         }
     }
 
@@ -230,18 +289,25 @@ impl Agent {
     }
 
     /// Ends the notice of a round with the round.
-    pub(super) fn end_notice(&mut self, now: Instant, complete_step: Option<u64>) {
+    pub(super) fn end_notice(
+        &mut self,
+        now: Instant,
+        complete_step: Option<u64>,
+        memory_step: Option<u64>,
+    ) {
         self.notices.complete_step = complete_step;
         let Some((ShownNotice { notice, until, .. }, since)) = self.notices.shown.take() else {
             return;
         };
-        let saved = self.notices.saved.take();
+        let here = self.notices.saved_here(notice.number);
+        self.notices.saved = None;
         self.act(Action::ShowNotice(None));
         if until.is_some() {
             self.announce(News::NoticeOver(NoticeEnd {
                 number: notice.number,
                 step: complete_step,
-                has_saved: saved.is_some(),
+                memory_step,
+                here,
                 after: now.saturating_duration_since(since),
             }));
         }

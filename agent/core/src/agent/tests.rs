@@ -109,7 +109,7 @@ impl Fixture {
 
     fn restart(&mut self, round: RoundId) -> Vec<Effect> {
         let reason = RestartReason::NodesWaiting { waiting: 1 };
-        self.assign(Assignment::Restart { round, reason, complete_step: None })
+        self.assign(Assignment::Restart { round, reason, complete_step: None, memory_step: None })
     }
 
     fn finished(&mut self, end: GroupEnd) -> Vec<Effect> {
@@ -283,7 +283,8 @@ fn leaving_is_reported_first_and_waits_for_the_dismissal() {
     assert_eq!(t.signal(), [t.sends(NodeState::Leaving { reaped: false }), stop]);
     assert_eq!(t.signal(), []);
     assert_eq!(t.finished(GroupEnd::Stopped), [t.sends(NodeState::Leaving { reaped: true })]);
-    let left = Effect::Local(Action::Finish(Ending::Left(Signal::TERM)));
+    let left =
+        Effect::Local(Action::Finish(Ending::Left { signal: Signal::TERM, saved_step: None }));
     assert_eq!(t.assign(Assignment::Dismiss), [Effect::Send(FromNode::Goodbye), left]);
 }
 
@@ -291,13 +292,17 @@ fn leaving_is_reported_first_and_waits_for_the_dismissal() {
 #[test]
 fn leaving_while_disconnected_waits_for_nobody() {
     let mut t = Fixture::new();
-    assert_eq!(t.signal(), [Effect::Local(Action::Finish(Ending::Left(Signal::TERM)))]);
+    assert_eq!(
+        t.signal(),
+        [Effect::Local(Action::Finish(Ending::Left { signal: Signal::TERM, saved_step: None }))]
+    );
     let mut t = Fixture::running();
     t.signal();
     t.agent.handle_disconnected(t.now);
     t.agent.handle_lease_lost();
     assert_eq!(t.effects(), [KILL]);
-    let left = Effect::Local(Action::Finish(Ending::Left(Signal::TERM)));
+    let left =
+        Effect::Local(Action::Finish(Ending::Left { signal: Signal::TERM, saved_step: None }));
     assert_eq!(t.finished(GroupEnd::Stopped), [left]);
 }
 
@@ -337,7 +342,10 @@ fn leaving_node_outlives_no_lease() {
     t.finished(GroupEnd::Stopped);
     t.agent.handle_disconnected(t.now);
     t.agent.handle_lease_lost();
-    assert_eq!(t.effects(), [Effect::Local(Action::Finish(Ending::Left(Signal::TERM)))]);
+    assert_eq!(
+        t.effects(),
+        [Effect::Local(Action::Finish(Ending::Left { signal: Signal::TERM, saved_step: None }))]
+    );
 }
 
 /// If the job closes, workers are ended first, and the outcome is acknowledged when none is left.

@@ -286,7 +286,8 @@ fn saved_step(ending: &Ending) -> Option<u64> {
     match ending {
         Ending::Closed(outcome) => outcome.complete_step,
         Ending::Unreachable { complete_step, .. } => *complete_step,
-        Ending::Left(_) | Ending::Refused(_) | Ending::Outlived => None,
+        Ending::Left { saved_step, .. } => *saved_step,
+        Ending::Refused(_) | Ending::Outlived => None,
     }
 }
 
@@ -442,8 +443,9 @@ impl NodeDriver<'_> {
 
     /// Tells those who have asked for a checkpoint that the workers of this node have saved one.
     fn handle_saves(&mut self, now: Instant, saves: NodeSaves) {
+        let answer = saves.answer;
         self.node.handle_saves(now, saves);
-        let Some(saved) = saves.answer else { return };
+        let Some(saved) = answer else { return };
         let is_answered = |Asker { kind, known, answers }: &Asker| {
             *kind == RequestKind::Save
                 && saved.notice > *known
@@ -613,7 +615,7 @@ impl NodeDriver<'_> {
             Action::Announce(news) => {
                 self.workers_succeeded |= matches!(news, News::Succeeded(_));
                 if let News::NoticeOver(end) = &news {
-                    self.answer_askers(|_| true, end.step);
+                    self.answer_askers(|_| true, end.step.or(end.memory_step));
                 }
                 if news == News::HostLeaving {
                     self.outage.handle_host_leaving();

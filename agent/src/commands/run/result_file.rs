@@ -105,7 +105,7 @@ pub(crate) fn write(spec: &JobSpec, result: &Result<Success, LaunchError>) {
             Ending::Closed(outcome) | Ending::Refused(RefuseReason::Closed(outcome)) => {
                 Some(outcome)
             }
-            Ending::Left(_)
+            Ending::Left { .. }
             | Ending::Refused(_)
             | Ending::Outlived
             | Ending::Unreachable { .. } => None,
@@ -144,7 +144,7 @@ fn word(result: &Result<Success, LaunchError>) -> &'static str {
         Ok(Success { has_run: true, .. }) => JobResult::Succeeded.kind(),
         Err(LaunchError::Ended(ended)) => match &ended.end.ending {
             Ending::Closed(outcome) => outcome.result.kind(),
-            Ending::Left(_) => "left",
+            Ending::Left { .. } => "left",
             Ending::Refused(_) => "refused",
             Ending::Outlived => "outlived",
             Ending::Unreachable { .. } => "unreachable",

@@ -260,7 +260,12 @@ fn restart_has_a_reason() {
         hardware: vec!["GPU 3 reported XID 79 (fell off the bus) 0.4 s before".to_owned()],
     };
     let round = t.rounds["a"];
-    let restart = ToNode::Assignment(Assignment::Restart { round, reason, complete_step: None });
+    let restart = ToNode::Assignment(Assignment::Restart {
+        round,
+        reason,
+        complete_step: None,
+        memory_step: None,
+    });
     let probe = ToNode::Probe { round };
     let to_a = |message| Effect::Send { to: t.peer("a"), message };
     assert_eq!(effects, [to_a(probe), to_a(restart)]);

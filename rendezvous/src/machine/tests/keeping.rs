@@ -12,7 +12,7 @@ use crate::{
     memory::fixture::{alone, checkpoint, part, replicated},
     message::{
         CheckpointId, FromNode, HealthClass, MemoryKind, MemoryReport, NodeNotice, NodeReport,
-        NodeState, Part, PartPlace, Unhealthy, UnusableReason, WorkerFailure,
+        NodeState, NoticeKind, Part, PartPlace, Unhealthy, UnusableReason, WorkerFailure,
     },
     snapshot::MemoryStatus,
 };
@@ -419,12 +419,14 @@ fn noticed() -> Fixture {
 fn notice_ends_with_a_checkpoint_in_memory() {
     let mut t = noticed();
     t.report_notice("b", NodeState::Running, leave());
-    t.advance(SECOND);
+    t.live(&["a", "b", "x"], SECOND);
     t.hold("a", &[part(id(10), 0, 2, OWN), part(id(10), 1, 2, COPY)]);
     t.hold("b", &[part(id(20), 1, 2, OWN), part(id(20), 0, 2, COPY)]);
     let did = t.hold("a", &[part(id(20), 0, 2, OWN)]);
     assert_eq!(did, [], "only the leaver holds its part");
-    let did = t.hold("a", &[part(id(20), 0, 2, OWN), part(id(20), 1, 2, COPY)]);
+    t.hold("a", &[part(id(20), 0, 2, OWN), part(id(20), 1, 2, COPY)]);
+    assert!(t.machine.snapshot(t.now).saving.is_some(), "other nodes may get their signal");
+    let did = t.live(&["a", "b", "x"], 4 * SECOND);
     assert!(did.contains(&Did::Restart("a", 1)), "{did:?}");
     let training = &t.job_state.training;
     assert_eq!((training.saved_step, training.complete_step), (None, None), "it is on no disk");
@@ -433,6 +435,21 @@ fn notice_ends_with_a_checkpoint_in_memory() {
     t.report_notice("b", NodeState::Leaving { reaped: true }, leave());
     t.back("a");
     assert_eq!((t.plan("a"), t.plan("x")), (planned(id(20), &[]), planned(id(20), &["a:1"])));
+}
+
+/// Nodes get their signals seconds apart. If all leave, the phase goes on until the disk has a checkpoint, although the
+/// first leaver's work was safe in memory.
+#[test]
+fn signals_that_come_apart_need_a_disk() {
+    let mut t = noticed();
+    t.report_notice("b", NodeState::Running, leave());
+    t.hold_both(id(20));
+    t.live(&["a", "b", "x"], 4 * SECOND);
+    t.die("x");
+    t.report_notice("a", NodeState::Running, leave());
+    t.live(&["a", "b"], 30 * SECOND);
+    let saving = t.machine.snapshot(t.now).saving;
+    assert_eq!(saving.map(|saving| saving.kind), Some(NoticeKind::End));
 }
 
 /// A job that ends needs a checkpoint on disk, and so does a round that no part fits.
@@ -472,7 +489,8 @@ fn notice_ends_with_a_checkpoint_that_other_ranks_can_read() {
         t.advance(SECOND);
         t.hold("a", &[dcp(part(id(20), 0, 3, OWN)), dcp(part(id(20), 2, 3, COPY))]);
         t.hold("b", &[dcp(part(id(20), 1, 3, OWN))]);
-        let did = t.hold("c", &[dcp(part(id(20), 2, 3, OWN))]);
+        t.hold("c", &[dcp(part(id(20), 2, 3, OWN))]);
+        let did = t.live(&["a", "b", "c"], 4 * SECOND);
         assert_eq!(did.contains(&Did::Restart("a", 1)), ends, "{min} {has_address}: {did:?}");
         if ends {
             t.report_notice("c", NodeState::Leaving { reaped: true }, leave());

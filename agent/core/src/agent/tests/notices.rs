@@ -40,13 +40,18 @@ impl Fixture {
 
     fn saves(&mut self, notice: u64, step: u64) -> Vec<Effect> {
         let answer = Some(Saved { notice, step, is_whole: false });
-        self.agent.handle_saves(self.now, NodeSaves { newest: None, answer });
+        self.agent.handle_saves(self.now, NodeSaves { answer, ..NodeSaves::default() });
         self.effects()
     }
 
     fn end_round(&mut self, complete_step: Option<u64>) -> Vec<Effect> {
         let reason = RestartReason::Notice { kind: NoticeKind::Leave, hosts: vec!["a".to_owned()] };
-        self.assign(Assignment::Restart { round: round(1, 1), reason, complete_step })
+        self.assign(Assignment::Restart {
+            round: round(1, 1),
+            reason,
+            complete_step,
+            memory_step: None,
+        })
     }
 
     fn advance(&mut self, time: Duration) -> Vec<Effect> {
@@ -114,6 +119,84 @@ fn leaver_without_work_leaves_at_once() {
     assert_eq!(t.leave(), [t.sends(NodeState::Leaving { reaped: true })]);
     let mut t = Fixture::running();
     assert_eq!(t.leave(), [t.sends(NodeState::Leaving { reaped: false }), stop()]);
+}
+
+/// A signal between two rounds, after a checkpoint of all ranks: nothing is lost. It is not so without the coordinator, and
+/// once a later round has begun.
+#[test]
+fn leaver_between_rounds_has_lost_nothing() {
+    let leave_between = |complete_step, stops_first: bool| {
+        let mut t = Fixture::noticing();
+        t.begin_phase(NoticeKind::Leave);
+        t.end_round(complete_step);
+        if stops_first {
+            t.finished(GroupEnd::Stopped);
+        }
+        t
+    };
+    for (complete_step, code) in [(Some(10), SAVED), (None, LEFT)] {
+        let mut t = leave_between(complete_step, true);
+        assert_eq!(t.leave(), [t.sends(NodeState::Leaving { reaped: true })]);
+        assert_eq!(exit_code(&t.assign(Assignment::Dismiss)), code);
+        let mut t = leave_between(complete_step, false);
+        assert_eq!(t.leave(), [t.sends(NodeState::Stopping)]);
+        t.finished(GroupEnd::Stopped);
+        assert_eq!(exit_code(&t.assign(Assignment::Dismiss)), code);
+    }
+    let mut t = leave_between(Some(10), true);
+    t.agent.handle_disconnected(t.now);
+    t.agent.handle_lease_lost();
+    t.effects();
+    assert_eq!(exit_code(&t.leave()), LEFT);
+    let mut t = leave_between(Some(10), true);
+    t.agent.handle_disconnected(t.now);
+    t.leave();
+    t.agent.handle_lease_lost();
+    assert_eq!(exit_code(&t.effects()), SAVED, "it had its lease until then");
+    let mut t = leave_between(Some(10), true);
+    let reason = WaitReason::NextRound;
+    t.assign(Assignment::Wait { round: round(1, 2), reason, memory: None });
+    t.leave();
+    assert_eq!(exit_code(&t.assign(Assignment::Dismiss)), LEFT);
+}
+
+/// The end of a notice names the workers that have saved nothing, and a step in memory that was enough.
+#[test]
+fn end_of_a_notice_says_who_has_not_saved() {
+    let here = |saves: Option<NodeSaves>| {
+        let mut t = Fixture::noticing();
+        t.begin_phase(NoticeKind::Leave);
+        if let Some(saves) = saves {
+            t.agent.handle_saves(t.now, saves);
+        }
+        t.effects();
+        let reason = RestartReason::Notice { kind: NoticeKind::Leave, hosts: Vec::new() };
+        t.agent.handle_assignment(
+            t.now,
+            Assignment::Restart {
+                round: round(1, 1),
+                reason,
+                complete_step: None,
+                memory_step: Some(20),
+            },
+        );
+        let effects: Vec<Effect> = std::iter::from_fn(|| t.agent.poll_effect()).collect();
+        let end = effects.into_iter().find_map(|effect| match effect {
+            Effect::Local(Action::Announce(News::NoticeOver(end))) => Some(end),
+            _ => None,
+        });
+        let end = end.expect("it is announced");
+        assert_eq!((end.step, end.memory_step), (None, Some(20)));
+        end.here
+    };
+    let unanswered = |notice, ranks: &[u32]| {
+        let ranks = ranks.iter().copied().map(LocalRank).collect();
+        Some(NodeSaves { unanswered: Some((notice, ranks)), ..NodeSaves::default() })
+    };
+    assert_eq!(here(None), SavedHere::Nothing);
+    assert_eq!(here(unanswered(1, &[1])), SavedHere::NotBy(vec![GlobalRank(1)]));
+    assert_eq!(here(unanswered(1, &[])), SavedHere::OtherSteps);
+    assert_eq!(here(unanswered(2, &[1])), SavedHere::Nothing, "another notice");
 }
 
 /// A node whose workers have saved and exited stays until the round ends: others may still save.
