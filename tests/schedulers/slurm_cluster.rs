@@ -275,6 +275,36 @@ fn wait_for_job(cluster: &Cluster<'_>, job: &str, part: &str) -> String {
     }
 }
 
+/// `scancel` signals all processes of a job's step. With `--notice-on`, the agent takes the signal for a notice, and the worker, which does
+/// not handle it, lives on and saves.
+#[test]
+fn signal_of_slurm_is_a_notice_and_kills_no_worker() {
+    let sandbox = Sandbox::new();
+    let Some(cluster) = Cluster::start_with(&sandbox, TRACKING) else { return };
+    let orders = sandbox.orders(0);
+    let ragent = env!("CARGO_BIN_EXE_ragent");
+    let script = format!(
+        "#!/bin/bash\nsrun {ragent} --notice 300 --notice-on SIGUSR1 --no-python steps.py\n"
+    );
+    fs::write(sandbox.path("job.sh"), script).unwrap();
+    let submitted = cluster.user("sbatch --parsable --output=out job.sh").run();
+    let job = submitted.stdout.trim().to_owned();
+    orders.give("open('started', 'w').close()");
+    let deadline = clock::now_blocking() + PATIENCE;
+    while !sandbox.path("started").exists() {
+        assert!(clock::now_blocking() < deadline, "{:?}", fs::read_to_string(sandbox.path("out")));
+        thread::yield_now();
+    }
+    cluster.user(&format!("scancel --signal=USR1 {job}")).run().assert_code(0);
+    orders.give("notice(1); saved(7, 1)");
+    let shown = wait_for_job(&cluster, &job, "JobState=FAILED");
+    assert!(
+        shown.contains("ExitCode=5:0"),
+        "{shown}\n{:?}",
+        fs::read_to_string(sandbox.path("out"))
+    );
+}
+
 /// `examples/slurm/requeue.sbatch` queues its job again once all ranks have saved, and its next start goes on. After a success or a failure it
 /// does not.
 #[test]
