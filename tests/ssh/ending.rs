@@ -47,6 +47,31 @@ fn second_interrupt_kills() {
     cluster.wait_until_nothing_left();
 }
 
+/// With `--notice`, Ctrl-C lets all ranks save, and the job ends as saved. A second Ctrl-C does not wait for them.
+#[test]
+fn interrupt_is_a_notice() {
+    let words = "--notice 300 --no-python steps.py";
+    for (name, saves, code) in [("saves", true, 5), ("hurry", false, 8)] {
+        let Some(cluster) = Cluster::new(name, 3) else { return };
+        let orders = [0, 1, 2].map(|rank| cluster.sandbox.orders(rank));
+        let mut launch = running(&cluster, words, 3);
+        launch.signal_group(Signal::SIGINT);
+        launch.logs("saving, at most 300 s; SIGINT again stops now");
+        launch.logs("notice 1: the job ends");
+        if saves {
+            orders.iter().for_each(|orders| orders.give("notice(1); saved(7, 1)"));
+        } else {
+            launch.signal_group(Signal::SIGINT);
+        }
+        let end = launch.end();
+        end.assert_code(code);
+        if saves {
+            end.assert_stderr(&["the job is saved at step 7: start it again, nothing is lost"]);
+        }
+        cluster.wait_until_nothing_left();
+    }
+}
+
 /// While hosts are being reached, Ctrl-C ends the launch at once, with every ssh and its children.
 #[test]
 fn interrupt_while_hosts_are_reached() {
