@@ -84,6 +84,8 @@ pub struct PartKeeper {
     /// The times for which the newest calls of `save` have stopped a worker.
     costs: VecDeque<Duration>,
     left: MemoryLeft,
+    /// The number of standbys, which go before any part. `None` if this node has none in this job.
+    standbys: Option<u32>,
     /// The seconds for which workers may have needed more memory than there is.
     short_for: u32,
     is_watching: bool,
@@ -163,6 +165,7 @@ impl PartKeeper {
             unusable: None,
             costs: VecDeque::new(),
             left,
+            standbys: None,
             short_for: 0,
             is_watching: false,
             is_used,
@@ -176,6 +179,11 @@ impl PartKeeper {
     pub fn set_address(&mut self, address: String) {
         self.settings.address = Some(address);
         self.is_used = true;
+    }
+
+    /// Sets the number of standbys that this node has.
+    pub fn set_standbys(&mut self, standbys: u32) {
+        self.standbys = Some(standbys);
     }
 
     /// Begins a round with a place for this node. The admission's plan is constant for the round.
@@ -344,6 +352,9 @@ impl PartKeeper {
         let watches = !self.parts.is_empty();
         if mem::replace(&mut self.is_watching, watches) != watches {
             self.effects.push_back(Effect::WatchMemory(watches));
+            if !watches {
+                self.leave_to_standbys(None);
+            }
         }
         self.review_report();
     }
@@ -411,13 +422,27 @@ impl PartKeeper {
         self.turn_off(why.to_owned());
     }
 
-    /// Frees parts if workers may need the memory: first those of other nodes, and then all.
+    fn leave_to_standbys(&mut self, bytes: Option<u64>) {
+        if self.standbys.is_some() {
+            self.effects.push_back(Effect::LeaveToStandbys(bytes));
+        }
+    }
+
+    /// Frees memory if workers may need it: first that of standbys, then parts of other nodes, and then all parts.
     fn review_memory(&mut self) {
+        if self.is_watching {
+            self.leave_to_standbys(Some(self.room().available));
+        }
         if self.left.available >= self.settings.reserve {
             self.short_for = 0;
             return;
         }
         self.buffers.drop_idle(&mut self.effects);
+        self.short_for += 1;
+        if self.short_for == 1 && self.standbys.is_some_and(|standbys| standbys > 0) {
+            // Their memory counts at the next check.
+            return;
+        }
         let round = self.round.as_ref();
         // What workers are reading stays as long as own parts, because all ranks need it.
         let read = self.resharded_checkpoint();
@@ -426,7 +451,6 @@ impl PartKeeper {
         };
         let foreign: Vec<PartId> =
             self.parts.values().filter(is_foreign).map(|part| part.id).collect();
-        self.short_for += 1;
         if !foreign.is_empty() {
             foreign.into_iter().for_each(|part| self.drop_part(part));
             self.obstacle = Some(fitted(&format!("copies were dropped: {}", self.shortage())));

@@ -18,7 +18,8 @@
 //!   starts none.
 //! - **Standbys must not take the memory that workers need.** When a start is due, the machine requests a
 //!   reading of the available memory, and starts standbys if [`Input::Memory`] reports enough. They are
-//!   dismissed one by one when memory becomes short.
+//!   dismissed one by one when memory becomes short. While the node holds checkpoints in memory, these limit
+//!   how much standbys may use ([`Input::Left`]), because standbys go first.
 //! - **One import that hangs must not keep all other slots empty.** A standby that imports for longer than
 //!   [`limits::STANDBY_IMPORT_TIMEOUT`] is dismissed, which counts like an end by itself.
 //! - **A brief shortage is not an end.** A start may fail because the system lacks processes or memory for a
@@ -65,6 +66,8 @@ pub struct Standbys {
     largest: Option<u64>,
     /// The available memory at the last reading, if it was too low for a start.
     short: Option<u64>,
+    /// The memory that checkpoints in memory leave, while there are some.
+    left: Option<u64>,
     /// The number of failed starts in a row, for lack of processes or memory. Starts that fail within one
     /// pause count once.
     failed_starts: u32,
@@ -120,6 +123,7 @@ impl Standbys {
             watch_at: now,
             largest: None,
             short: None,
+            left: None,
             failed_starts: 0,
             start_error: String::new(),
             jitter: Jitter::new(seed),
@@ -158,7 +162,13 @@ impl Standbys {
                     self.await_round(now);
                 }
             }
-            Input::Memory { available } => self.memory(now, available),
+            Input::Memory { available } => self.memory(now, self.left.unwrap_or(available)),
+            Input::Left(left) => {
+                self.left = left;
+                if left == Some(0) && self.standbys().next().is_some() {
+                    self.memory(now, 0);
+                }
+            }
             Input::KeeperLost => {
                 for slot in self.slots.values_mut() {
                     slot.standby = None;
@@ -181,9 +191,12 @@ impl Standbys {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.end_late_imports(now);
         if self.next_reading().is_some_and(|deadline| deadline <= now) {
-            self.effects.push_back(Effect::ReadMemory);
             self.watch_at = now + limits::STANDBY_MEMORY_INTERVAL;
             self.retry_at = self.watch_at;
+            match self.left {
+                Some(left) => self.memory(now, left),
+                None => self.effects.push_back(Effect::ReadMemory),
+            }
         }
         self.settle();
     }
@@ -306,12 +319,15 @@ impl Standbys {
         self.stop_without_modules();
     }
 
-    fn dismiss_all(&mut self) {
+    /// Returns true if there were any.
+    fn dismiss_all(&mut self) -> bool {
+        let before = self.effects.len();
         for (&rank, slot) in &mut self.slots {
             if slot.standby.take().is_some() {
                 self.effects.push_back(Effect::Dismiss(rank));
             }
         }
+        before < self.effects.len()
     }
 
     fn stop_without_modules(&mut self) {
@@ -345,7 +361,11 @@ impl Standbys {
     }
 
     fn memory(&mut self, now: Instant, available: u64) {
-        let is_dismissed = available < self.needed() && self.dismiss_highest();
+        let is_dismissed = if self.left == Some(0) {
+            self.dismiss_all()
+        } else {
+            available < self.needed() && self.dismiss_highest()
+        };
         let mut is_due = false;
         while let Some((slot, _)) = self.next_start().filter(|(_, at)| *at <= now) {
             is_due = true;

@@ -186,6 +186,8 @@ impl MemoryService {
             }
             Effect::Abort(transfer) => drop(self.begun.remove(&transfer)),
             Effect::Drop(buffer) => self.drop_buffer(buffer),
+            // The agent passes this to its standbys.
+            Effect::LeaveToStandbys(_) => {}
             Effect::WatchMemory(false) => self.watch_at = None,
             Effect::WatchMemory(true) => {
                 self.watch_at.get_or_insert_with(|| clock::now() + limits::WATCH_INTERVAL);

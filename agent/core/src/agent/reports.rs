@@ -106,6 +106,7 @@ impl Agent {
     /// Notes the standbys of this node. Only the newest counts are sent, at intervals.
     pub fn handle_standbys(&mut self, now: Instant, counts: StandbyCounts) {
         if self.standbys.counts.as_ref() != Some(&counts) {
+            self.memory.set_standbys(counts.ready.saturating_add(counts.importing));
             self.standbys.counts = Some(counts);
             if self.standbys.quiet_until.is_none_or(|until| until <= now) {
                 self.send_standbys(now);

@@ -452,4 +452,7 @@ pub enum Effect {
     Drop(Buffer),
     /// Report the memory each second, or no longer.
     WatchMemory(bool),
+    /// Leave this memory to the standbys of this node, in bytes. If it is 0, all of them go. `None` if no parts are held,
+    /// so that standbys read the memory themselves.
+    LeaveToStandbys(Option<u64>),
 }

@@ -384,7 +384,9 @@ impl Model {
     fn carry_out(&mut self) {
         while let Some(effect) = self.keeper.poll_effect() {
             match effect {
-                Effect::OpenSockets { .. } | Effect::WatchMemory(_) => {}
+                Effect::OpenSockets { .. }
+                | Effect::WatchMemory(_)
+                | Effect::LeaveToStandbys(_) => {}
                 Effect::CloseSockets => {
                     self.end_uses(|user| matches!(user, User::Fills(_) | User::Loads(_)));
                     self.waiting.clear();

@@ -276,7 +276,10 @@ impl Pair {
             Effect::Drop(buffer) => {
                 self.nodes[node].contents.remove(&buffer.id);
             }
-            Effect::OpenSockets { .. } | Effect::CloseSockets | Effect::WatchMemory(_) => {}
+            Effect::OpenSockets { .. }
+            | Effect::CloseSockets
+            | Effect::WatchMemory(_)
+            | Effect::LeaveToStandbys(_) => {}
         }
     }
 
@@ -574,6 +577,31 @@ fn memory_gives_way() {
     assert!(pair.nodes[0].contents.is_empty());
     assert_eq!(pair.nodes[0].obstacle(), "off: n0 has 1.0 GB left, and keeps 2.0 GB free");
     assert!(pair.nodes[0].sent.ends_with(&[Effect::WatchMemory(false)]));
+}
+
+/// Standbys go before any checkpoint if workers need the memory. Above the reserve, the memory is theirs.
+#[test]
+fn standbys_go_first() {
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    pair.nodes[0].keeper.set_standbys(2);
+    pair.save_all(1, 10);
+    let left = |available| Input::Left(MemoryLeft { available, oom_kills: None });
+    let theirs = |pair: &Pair| {
+        let of_standbys = |effect: &&Effect| matches!(effect, Effect::LeaveToStandbys(_));
+        pair.nodes[0].sent.iter().rfind(of_standbys).cloned()
+    };
+    pair.input(0, left(5 * GB));
+    assert_eq!(theirs(&pair), Some(Effect::LeaveToStandbys(Some(3 * GB))));
+    pair.input(0, left(GB));
+    assert_eq!(theirs(&pair), Some(Effect::LeaveToStandbys(Some(0))));
+    assert_eq!(pair.nodes[0].held(), [(0, 10), (1, 10)]);
+    // A standby that does not end is not waited for.
+    pair.input(0, left(GB));
+    assert_eq!(pair.nodes[0].held(), [(0, 10)]);
+    pair.input(0, left(GB));
+    assert_eq!(pair.nodes[0].held(), []);
+    assert_eq!(theirs(&pair), Some(Effect::LeaveToStandbys(None)));
 }
 
 /// If memory goes off before a rank has loaded, the rank does not begin from disk: others may have loaded.

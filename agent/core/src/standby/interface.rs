@@ -60,6 +60,10 @@ pub enum Input {
         /// The memory that is available to this node within the limits of its cgroups, in bytes.
         available: u64,
     },
+    /// The memory that checkpoints in memory leave for standbys, in bytes, each second while this node holds
+    /// checkpoints. It counts in place of [`Effect::ReadMemory`]. If it is 0, all standbys are dismissed. `None` if
+    /// no checkpoints are held.
+    Left(Option<u64>),
     /// The keeper is gone, and its standbys with it.
     KeeperLost,
 }

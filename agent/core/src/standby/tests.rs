@@ -220,6 +220,25 @@ fn short_memory_dismisses_one_by_one() {
     assert_eq!(t.advance(10 * SECOND), [stand(1), stand(2), SUFFICIENT]);
 }
 
+/// Checkpoints in memory limit the memory of standbys. If nothing is left, all standbys go at once, and none is started
+/// until there is enough again. The memory is read only once the checkpoints are gone.
+#[test]
+fn standbys_go_before_checkpoints() {
+    let mut t = Fixture::ready(3);
+    let readings = t.readings;
+    assert_eq!(t.handle(Input::Left(Some(300 * MIB))), []);
+    assert_eq!(t.advance(30 * SECOND), []);
+    let all = [dismiss(0), dismiss(1), dismiss(2), short(0, 200 * MIB)];
+    assert_eq!(t.handle(Input::Left(Some(0))), all);
+    assert_eq!(t.handle(Input::Left(Some(0))), []);
+    assert_eq!(t.advance(60 * SECOND), []);
+    assert_eq!(t.handle(Input::Left(Some(399 * MIB))), []);
+    assert_eq!(t.advance(10 * SECOND), [stand(0), SUFFICIENT]);
+    assert_eq!(t.readings, readings);
+    assert_eq!(t.handle(Input::Left(None)), []);
+    assert_eq!(t.advance(10 * SECOND), [stand(1), stand(2)]);
+}
+
 /// A standby that ends while memory is short does not bring the next reading forward: a late report
 /// about a dismissed standby would be attributed to its successor.
 #[test]

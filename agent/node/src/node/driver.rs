@@ -25,6 +25,7 @@ use nix::{
 use ragent_core::{
     agent::{Action, AgentSettings, Ending, News, Received, Wanted},
     health::NodeHealth,
+    memory,
     node::{Effect, Node},
     outage::Outage,
     saves::NodeSaves,
@@ -633,6 +634,9 @@ impl NodeDriver<'_> {
                 let endpoint = self.spec.not_here.borrow().endpoint.clone();
                 let line = self.spec.lines.waiting(&wait, &endpoint, &self.spec.run_id);
                 line.iter().for_each(|line| telemetry::line(line));
+            }
+            Action::Memory(memory::Effect::LeaveToStandbys(bytes)) => {
+                self.order(SupervisorCommand::LeaveToStandbys(bytes)).await;
             }
             Action::Memory(effect) => self.memory.carry_out(effect),
             Action::Finish(_) => debug_assert!(false, "handled by the caller"),

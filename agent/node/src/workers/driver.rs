@@ -313,6 +313,9 @@ impl WorkersDriver {
             SupervisorCommand::Hung(hung) => self.handle_hung(hung),
             SupervisorCommand::Kill => self.input(Input::Kill),
             SupervisorCommand::Renew(until) => self.renew(until),
+            SupervisorCommand::LeaveToStandbys(bytes) => {
+                self.standby_input(standby::Input::Left(bytes));
+            }
             SupervisorCommand::SetDeathNotice {
                 node_id,
                 coordinators,

@@ -125,6 +125,8 @@ impl World {
                     self.breaks_memory(|| format!("rule z: {id} closes {buffer:?}, which is used"));
                 }
             }
+            // Simulated nodes have no standbys.
+            Effect::LeaveToStandbys(_) => {}
             Effect::WatchMemory(watches) => {
                 let was = std::mem::replace(&mut driver.is_watching, watches);
                 if watches && !was {

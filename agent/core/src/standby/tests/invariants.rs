@@ -30,6 +30,8 @@ struct Model {
     left_out: BTreeSet<String>,
     /// The slots that were given up.
     given_up: BTreeSet<LocalRank>,
+    /// The memory that checkpoints leave.
+    left: Option<u64>,
     /// The other effects that are emitted once.
     once: Vec<Effect>,
 }
@@ -73,6 +75,7 @@ impl Model {
                 self.ready.clear();
                 self.round = None;
             }
+            Input::Left(left) => self.left = *left,
             Input::Progress | Input::Memory { .. } => {}
         }
     }
@@ -85,7 +88,7 @@ impl Model {
                 assert!(!self.ready.contains(&slot), "the slot has a standby");
                 assert!(self.importing.insert(slot), "the slot has a standby");
                 let needed = self.largest.unwrap_or(limits::STANDBY_BYTES);
-                let available = read.expect("memory was read");
+                let available = self.left.or(read).expect("memory was read");
                 assert!(2 * needed * self.importing.len() as u64 <= available, "memory is short");
                 if let Some(started) = self.round {
                     assert_eq!(self.importing.len(), 1, "one imports in a round");
@@ -214,6 +217,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => Just(Input::Progress),
         2 => Just(Input::RoundEnded),
         1 => memory().prop_map(|available| Input::Memory { available }),
+        1 => prop::option::of(prop_oneof![Just(0), memory()]).prop_map(Input::Left),
         1 => Just(Input::KeeperLost),
     ];
     let time = prop_oneof![0..2_000u32, 0..40_000u32, 0..700_000u32].prop_map(|ms| ms * MS);
@@ -248,6 +252,7 @@ proptest! {
             world.step(Step::Handle(Input::Ready { slot: LocalRank(slot), bytes: MIB }));
         }
         world.step(Step::Handle(Input::RoundEnded));
+        world.step(Step::Handle(Input::Left(None)));
         world.step(Step::Available(PLENTY));
         // Longer than the pause after a start that the system has refused.
         world.step(Step::Pass(71 * SECOND));

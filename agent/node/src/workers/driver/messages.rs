@@ -51,6 +51,8 @@ pub enum SupervisorCommand {
     Kill,
     /// Allow workers to run until this time; without a limit if they need no lease.
     Renew(Option<Instant>),
+    /// Leave this memory to standbys, in bytes; `None` if no checkpoints are in memory.
+    LeaveToStandbys(Option<u64>),
     /// Set the death notice that the keeper sends if the agent dies, and its recipients.
     SetDeathNotice {
         /// The id of the agent's node.
