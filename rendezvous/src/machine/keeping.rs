@@ -336,6 +336,16 @@ impl Rendezvous {
         self.remember_kills(&node.description.host_name, report);
     }
 
+    /// Returns a line of the node with this rank, which knows only the address of its buddy, with the name of its host.
+    pub(super) fn with_buddy_host(&self, rank: GroupRank, line: &str) -> String {
+        let pair = usize::try_from(rank.0).ok().and_then(|rank| self.keeping.pairs.get(rank));
+        let address = pair.and_then(|pair| pair.buddy.as_deref());
+        match address.filter(|address| line.contains(*address)).zip(self.buddy_host(rank)) {
+            Some((address, host)) => line.replacen(address, &format!("{host} ({address})"), 1),
+            None => line.to_owned(),
+        }
+    }
+
     /// Returns the host name of the node that keeps the copies of the node with this rank, if it has one.
     pub(super) fn buddy_host(&self, rank: GroupRank) -> Option<String> {
         let pairs = &self.keeping.pairs;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::{
     event::StrikeReason,
-    ids::GlobalRank,
+    ids::{GlobalRank, GroupRank},
     limits::millis,
     machine::Rendezvous,
     message::{CheckpointId, LINE_MAX, MemoryReport},
@@ -20,8 +20,8 @@ pub(super) struct Reported {
     needed: u64,
     limit: u64,
     cost: Option<Duration>,
-    /// The obstacle of the member with the lowest rank that has one.
-    obstacle: Option<String>,
+    /// The obstacle of the member with the lowest rank that has one, and this rank.
+    obstacle: Option<(GroupRank, String)>,
     /// The lowest rank whose `save` waits.
     waits: Option<GlobalRank>,
 }
@@ -35,14 +35,15 @@ impl Reported {
         self.cost = self.cost.max(report.cost);
     }
 
-    fn add_member(&mut self, report: &MemoryReport) {
+    fn add_member(&mut self, rank: GroupRank, report: &MemoryReport) {
+        let obstacle = || report.obstacle.clone().map(|text| (rank, text));
         if self.obstacle.is_none() {
-            self.obstacle.clone_from(&report.obstacle);
+            self.obstacle = obstacle();
         }
         // The reason of a wait matters more than another one.
         if self.waits.is_none() && report.waits_for_buffer.is_some() {
             self.waits = report.waits_for_buffer;
-            self.obstacle = report.obstacle.clone().or_else(|| self.obstacle.take());
+            self.obstacle = obstacle().or_else(|| self.obstacle.take());
         }
     }
 }
@@ -86,10 +87,11 @@ impl Rendezvous {
             node.memory.iter().for_each(|report| reported.add(report));
         }
         let table = self.phase.group().and_then(|group| group.table.as_ref());
-        for ranks in table.map_or(&[][..], Table::member_ranks) {
+        let members = table.map_or(&[][..], Table::member_ranks);
+        for (rank, ranks) in (0..).map(GroupRank).zip(members) {
             let node = self.roster.get(&ranks.node.node_id);
             if let Some(report) = node.and_then(|node| node.memory.as_deref()) {
-                reported.add_member(report);
+                reported.add_member(rank, report);
             }
         }
         reported
@@ -107,7 +109,9 @@ impl Rendezvous {
         if let Some(why) = off {
             return Some(format!("off: {why}"));
         }
-        let obstacle = reported.obstacle.as_deref();
+        let obstacle = reported.obstacle.as_ref();
+        let obstacle = obstacle.map(|(rank, text)| self.with_buddy_host(*rank, text));
+        let obstacle = obstacle.as_deref();
         let is_sentence = |text: &str| {
             let beginnings = ["no copies: ", "off: ", "waits: "];
             beginnings.iter().any(|beginning| text.starts_with(beginning))

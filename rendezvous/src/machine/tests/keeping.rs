@@ -519,6 +519,10 @@ fn status_of_memory() {
     t.obstacle("a", &parts, "not copied from n0: n2:1 has no room");
     let from = "step 48,210 whole, not copied from n0: n2:1 has no room";
     assert_eq!(t.status().text.as_deref(), Some(from));
+    // The agent knows the address of its buddy, and the coordinator its name.
+    t.obstacle("a", &parts, "not copied from a: b:1 has no room");
+    let from = "step 48,210 whole, not copied from a: b (b:1) has no room";
+    assert_eq!(t.status().text.as_deref(), Some(from));
     let no_secret = "no copies: the job has no secret (ragent secret --init)";
     t.obstacle("a", &parts, no_secret);
     assert_eq!(t.status().text.as_deref(), Some(no_secret));
