@@ -38,9 +38,9 @@ pub use self::{
         Look, LookPart, WorkerLook,
     },
     memory::{
-        ALL_SOURCES_BYTES_MAX, CheckpointId, MEMORY_BYTES_MAX, MemoryKind, MemoryPlan,
-        MemoryReport, MemoryUnusable, PARTS_MAX, Part, PartPlace, PartSources, SOURCES_MAX,
-        UnusableReason,
+        ALL_SOURCES_BYTES_MAX, CheckpointId, DIFFERENT_STEPS, MEMORY_BYTES_MAX, MemoryKind,
+        MemoryPlan, MemoryReport, MemoryUnusable, PARTS_MAX, Part, PartPlace, PartSources,
+        SOURCES_MAX, UnusableReason,
     },
     node_report::{NodeReport, NodeState},
     notice::{

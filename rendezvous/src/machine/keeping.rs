@@ -26,11 +26,12 @@ use crate::{
     machine::{Rendezvous, memory_status::Reported},
     memory::{Chosen, Gone, Holdings, Place, Site, Source, buddies, choose},
     message::{
-        ALL_SOURCES_BYTES_MAX, Admission, CheckpointId, MemoryKind, MemoryReport, NoticeKind,
-        PartPlace,
+        ALL_SOURCES_BYTES_MAX, Admission, CheckpointId, DIFFERENT_STEPS, MemoryKind, MemoryReport,
+        NoticeKind, PartPlace,
     },
     phase::{Phase, Running},
     roster::{RosterNode, SentAssignment},
+    snapshot::grouped,
     table::{MemberRanks, Table},
 };
 
@@ -279,10 +280,33 @@ impl Rendezvous {
         };
         let (round, obstacle) = (report.round, report.obstacle.clone());
         self.keeping.has_reports = true;
+        let why_off = obstacle.as_deref().and_then(|text| text.strip_prefix(OFF));
+        // The report has no parts any more.
+        let steps = why_off.filter(|why| why.ends_with(DIFFERENT_STEPS));
+        let steps = steps.and_then(|_| self.different_steps(round, id));
         self.hold(now, id);
-        if let Some(why) = obstacle.as_deref().and_then(|text| text.strip_prefix(OFF)) {
-            self.turn_memory_off_in(round, id, why);
+        if let Some(why) = why_off {
+            self.turn_memory_off_in(round, id, steps.as_deref().unwrap_or(why));
         }
+    }
+
+    /// Returns a sentence that names two nodes whose newest steps differ, a node and the first other one; `None` if all
+    /// nodes have saved the same step.
+    fn different_steps(&self, round: RoundId, id: &NodeId) -> Option<String> {
+        let group = self.phase.group().filter(|group| group.round == round)?;
+        let rank = group.member(id)?.rank;
+        let newest = |rank| self.keeping.holdings.newest_own(rank);
+        let members = group.table.as_ref()?.member_ranks();
+        let ranks = || (0..).map(GroupRank).zip(members);
+        let own = newest(rank);
+        let (other, with) = ranks().find(|(rank, _)| newest(*rank) != own)?;
+        let (_, host) = ranks().find(|(member, _)| *member == rank)?;
+        let text = |step: Option<CheckpointId>, ranks: &MemberRanks| {
+            let step = step.map_or_else(|| "none".to_owned(), |id| grouped(id.step));
+            format!("{step} on {}", ranks.node.host_name)
+        };
+        let (own, other) = (text(own, host), text(newest(other), with));
+        Some(format!("ranks save different steps: {own}, {other}"))
     }
 
     /// Counts the parts of a member. A member that is gone has none.

@@ -241,6 +241,12 @@ impl Holdings {
         self.complete.last().copied().filter(|id| id.round == self.round)
     }
 
+    /// Returns the newest checkpoint of this round of which the node at `rank` holds its own part.
+    pub(crate) fn newest_own(&self, rank: GroupRank) -> Option<CheckpointId> {
+        let own = self.reported.get(&rank)?.iter().filter(|part| part.place == PartPlace::Own);
+        own.map(|part| part.checkpoint).filter(|id| id.round == self.round).max()
+    }
+
     /// Returns true if a second node holds each part of a checkpoint.
     pub(crate) fn is_copied(&self, checkpoint: CheckpointId) -> bool {
         self.counts.get(&checkpoint).is_some_and(|count| count.is_copied(self.layout.len()))

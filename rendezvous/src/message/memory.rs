@@ -22,6 +22,8 @@ pub const SOURCES_MAX: usize = 2;
 /// The highest number of bytes in these messages: more memory than a machine has. The sum over all nodes cannot
 /// overflow.
 pub const MEMORY_BYTES_MAX: u64 = 1 << 48;
+/// The end of the reason for which memory goes off if a `save` has waited too long. The coordinator may know the steps.
+pub const DIFFERENT_STEPS: &str = "all ranks must save the same steps";
 
 /// The most bytes of all addresses in [`MemoryPlan::all_sources`]. Those of 10,000 nodes need about half.
 pub const ALL_SOURCES_BYTES_MAX: usize = 768 << 10;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ragent_rendezvous::{
     ids::{GlobalRank, LocalRank},
-    message::{CheckpointId, MemoryUnusable, UnusableReason},
+    message::{CheckpointId, DIFFERENT_STEPS, MemoryUnusable, UnusableReason},
     snapshot::size,
 };
 
@@ -324,7 +324,7 @@ impl PartKeeper {
             let rank = self.waiting_rank().unwrap_or_default();
             let host = &self.settings.host_name;
             self.turn_all_off(&format!(
-                "rank {rank} on {host} has waited {} s for a buffer; all ranks must save the same steps",
+                "rank {rank} on {host} has waited {} s for a buffer; {DIFFERENT_STEPS}",
                 BUFFER_PATIENCE.as_secs()
             ));
         }

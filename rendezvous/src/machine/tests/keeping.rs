@@ -180,6 +180,27 @@ fn node_is_lost() {
     assert_eq!(t.memory["y"].kept, Some(id(10)), "a spare keeps its parts of it");
 }
 
+/// If ranks of different nodes save different steps, the reason names two nodes with their steps.
+#[test]
+fn different_steps_are_named() {
+    let why = "off: rank 0 on a has waited 120 s for a buffer; all ranks must save the same steps";
+    let reason = |own: &[u64], other: &[u64]| {
+        let mut t = running(2, 2, &["a", "b"]);
+        let parts = |steps: &[u64], rank| -> Vec<Part> {
+            steps.iter().map(|step| part(id(*step), rank, 2, OWN)).collect()
+        };
+        t.hold("a", &parts(own, 0));
+        t.hold("b", &parts(other, 1));
+        t.obstacle("a", &[], why);
+        t.status().text.unwrap()
+    };
+    let named = "off: ranks save different steps: 120 on a, 121 on b";
+    assert_eq!(reason(&[110, 120], &[111, 121]), named);
+    let alone = "off: ranks save different steps: 20 on a, none on b";
+    assert_eq!(reason(&[10, 20], &[]), alone);
+    assert_eq!(reason(&[10, 20], &[10, 20]), why);
+}
+
 /// Without an address, a node gives nothing to others. Own parts still serve after a worker's death.
 #[test]
 fn nothing_crosses_the_network_without_a_secret() {
