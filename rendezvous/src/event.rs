@@ -180,6 +180,17 @@ pub enum EventKind {
         /// True if it was saved with other ranks on the nodes, so that the workers of all nodes read from all parts.
         is_resharded: bool,
     },
+    /// All nodes that needed their part from another one have it.
+    MemoryFetched {
+        /// The host names of the nodes, by rank; at most [`FETCHERS_MAX`].
+        nodes: Vec<String>,
+        /// The number of all of them.
+        fetching: u32,
+        /// The size of these parts, in bytes.
+        bytes: u64,
+        /// The longest time for which one of them has fetched, in milliseconds.
+        longest_ms: u64,
+    },
     /// A checkpoint in memory is not used again.
     MemoryStruck {
         /// Its step.
@@ -344,6 +355,7 @@ impl EventKind {
             Self::StallExplained { .. } => "stall_explained",
             Self::StallEnded { .. } => "stall_ended",
             Self::MemoryRestored { .. } => "memory_restored",
+            Self::MemoryFetched { .. } => "memory_fetched",
             Self::MemoryStruck { .. } => "memory_struck",
             Self::MemoryOff { .. } => "memory_off",
             Self::RestartCost(_) => "restart_cost",
@@ -377,6 +389,9 @@ fn kind_of_reason<S: Serializer>(reason: &RestartReason, to: S) -> Result<S::Ok,
 fn kind_of_result<S: Serializer>(result: &JobResult, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(result.kind())
 }
+
+/// The number of nodes that [`EventKind::MemoryFetched`] names. More do not help a reader.
+pub const FETCHERS_MAX: usize = 3;
 
 /// The reason why a checkpoint in memory is not used again.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]

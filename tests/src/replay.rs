@@ -90,6 +90,7 @@ impl Replay {
             | EventKind::NoticeOver { .. }
             | EventKind::StallExplained { .. }
             | EventKind::MemoryRestored { .. }
+            | EventKind::MemoryFetched { .. }
             | EventKind::MemoryStruck { .. }
             | EventKind::MemoryOff { .. }
             | EventKind::NodeLost { was_member: false, .. }

@@ -16,13 +16,13 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     num::NonZeroU32,
     sync::OnceLock,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use crate::{
-    event::{EventKind, StrikeReason},
+    event::{EventKind, FETCHERS_MAX, StrikeReason},
     ids::{GlobalRank, GroupRank, NodeId, RoundId},
-    limits::{TAKEOVER_COURTESY, after},
+    limits::{TAKEOVER_COURTESY, after, millis},
     machine::{Rendezvous, memory_status::Reported},
     memory::{Chosen, Gone, Holdings, Place, Site, Source, buddies, choose},
     message::{
@@ -42,6 +42,8 @@ pub(super) struct Keeping {
     pub(super) round: RoundId,
     /// The checkpoint with which it has begun.
     pub(super) plan: Option<Chosen>,
+    /// The nodes of the round that have fetched their part, with the time that it took.
+    fetched: BTreeMap<GroupRank, Duration>,
     /// The buddy and the ward of each node, by group rank; empty if there are no copies.
     pairs: Vec<Pair>,
     pub(super) holdings: Holdings,
@@ -343,6 +345,27 @@ impl Rendezvous {
         }
     }
 
+    /// Notes that a node has fetched its part. Once all have, an event names them.
+    fn note_fetched(&mut self, rank: GroupRank, time: Duration) {
+        let Some(plan) = &self.keeping.plan else { return };
+        let is_first =
+            plan.sources.contains_key(&rank) && self.keeping.fetched.insert(rank, time).is_none();
+        if !is_first || self.keeping.fetched.len() < plan.sources.len() {
+            return;
+        }
+        let (bytes, fetched) = (plan.bytes, &self.keeping.fetched);
+        let table = self.phase.group().and_then(|group| group.table.as_ref());
+        let members = table.map_or(&[][..], Table::member_ranks);
+        let host = |rank: &GroupRank| Some(members.get(rank.0 as usize)?.node.host_name.clone());
+        let event = EventKind::MemoryFetched {
+            nodes: fetched.keys().filter_map(host).take(FETCHERS_MAX).collect(),
+            fetching: u32::try_from(fetched.len()).unwrap_or(u32::MAX),
+            bytes,
+            longest_ms: fetched.values().max().copied().map_or(0, millis),
+        };
+        self.event_of_round(event);
+    }
+
     /// Notes that all ranks have saved a step in memory. Like a checkpoint on disk, it raises the highest step.
     fn reach_in_memory(&mut self, checkpoint: CheckpointId) {
         let step = checkpoint.step;
@@ -358,6 +381,7 @@ impl Rendezvous {
         let Some(report) = node.memory.as_deref() else { return };
         self.hold(now, &node.description.node_id);
         self.remember_kills(&node.description.host_name, report);
+        let (rank, fetch_time) = (member.rank, report.and_then(|report| report.fetch_time));
     }
 
     /// Returns a line of the node with this rank, which knows only the address of its buddy, with the name of its host.
@@ -378,6 +402,9 @@ impl Rendezvous {
         let table = self.phase.group()?.table.as_ref()?;
         table.member_ranks().get(buddy).map(|ranks| ranks.node.host_name.clone())
     }
+        if let Some(time) = fetch_time {
+            self.note_fetched(rank, time);
+        }
 
     /// Returns the checkpoint that echoes name: the newest one of the running round that is whole.
     pub(super) fn whole_in_memory(&self) -> Option<CheckpointId> {

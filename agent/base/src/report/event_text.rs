@@ -99,6 +99,13 @@ pub fn sentence(event: &Event) -> String {
             },
             size(*bytes)
         ),
+        EventKind::MemoryFetched { nodes, fetching, bytes, longest_ms } => format!(
+            "{} fetched {} in {}{}",
+            fetchers(nodes, *fetching),
+            size(*bytes),
+            short_time(*longest_ms),
+            if *fetching > 1 { " at most" } else { "" }
+        ),
         EventKind::MemoryStruck { step, reason } => {
             format!("step {} in memory is not used again: {}", grouped(*step), reason.text())
         }
@@ -258,6 +265,16 @@ pub fn cause(cause: RestartCause) -> &'static str {
     }
 }
 
+/// Returns the nodes that have fetched their part: `n4`, `n4 and n5`, `n4, n5, n6 and 2 more`.
+fn fetchers(nodes: &[String], number: u32) -> String {
+    let more = (number as usize).saturating_sub(nodes.len());
+    match nodes {
+        _ if more > 0 => format!("{} and {more} more", nodes.join(", ")),
+        [others @ .., last] if !others.is_empty() => format!("{} and {last}", others.join(", ")),
+        nodes => nodes.concat(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -305,6 +322,19 @@ mod tests {
         let resharded = "round 8 begins with step 48,210 from memory, saved with other ranks; its nodes read what they \
                          need of 61 GB";
         assert_eq!(text(restored(3, true)), resharded);
+        let fetched = |nodes: &[&str], fetching| {
+            let nodes = nodes.iter().map(|name| (*name).to_owned()).collect();
+            text(EventKind::MemoryFetched {
+                nodes,
+                fetching,
+                bytes: 61_200_000_000,
+                longest_ms: 5_012,
+            })
+        };
+        assert_eq!(fetched(&["n4"], 1), "n4 fetched 61 GB in 5.0 s");
+        assert_eq!(fetched(&["n4", "n5"], 2), "n4 and n5 fetched 61 GB in 5.0 s at most");
+        let many = "n4, n5, n6 and 2 more fetched 61 GB in 5.0 s at most";
+        assert_eq!(fetched(&["n4", "n5", "n6"], 5), many);
         for (reason, why) in [
             (StrikeReason::Failures, "two rounds that began with it have failed"),
             (StrikeReason::Sum, "the checksum of a part is wrong"),

@@ -252,6 +252,8 @@ fn of_memory(
         let mut text = format!("{done} step {} from memory", grouped(number("step")));
         if entry.data["is_resharded"] == true {
             text += ", saved with other ranks";
+        } else if let Some(fetched) = later().find(|entry| entry.kind == "memory_fetched") {
+            text += &format!("; {}", fetched.text);
         } else if number("fetching") > 0 {
             text += &format!(", with {} from other nodes", size(number("bytes")));
         }
@@ -374,7 +376,7 @@ mod tests {
         JournalEntry { round, data, ..entry }
     }
 
-    /// A restart from memory names the step, what other nodes have sent, and the steps that are done again.
+    /// A restart from memory names the step, the nodes that have fetched their part, and the steps that are done again.
     #[test]
     fn restart_from_memory_is_explained() {
         let restored = |fetching, bytes| {
@@ -385,22 +387,38 @@ mod tests {
         };
         let cost = |redone: Option<u64>, is_complete: bool| {
             let cost =
-                entry("2.11", "19.800", "restart_cost", Some("2.8"), "the restart took 12.3 s");
+                entry("2.12", "19.800", "restart_cost", Some("2.8"), "the restart took 12.3 s");
             let data = serde_json::json!({"redone_steps": redone, "is_complete": is_complete});
             with_data(cost, 8, data)
         };
-        let explained = |restored: JournalEntry, cost: Option<JournalEntry>| {
-            let mut entries =
-                vec![entry("2.8", "07.416", "round_ended", None, "round 7 has ended")];
-            entries.push(with_data(
-                entry("2.9", "07.535", "round_admitted", Some("2.8"), "round 8 begins"),
-                8,
-                serde_json::Value::Null,
-            ));
-            entries.push(restored);
-            entries.extend(cost);
-            restarts(&entries, 1)[0].memory.clone().unwrap()
-        };
+        let explained_with =
+            |restored: JournalEntry, fetched: Option<&str>, cost: Option<JournalEntry>| {
+                let mut entries =
+                    vec![entry("2.8", "07.416", "round_ended", None, "round 7 has ended")];
+                entries.push(with_data(
+                    entry("2.9", "07.535", "round_admitted", Some("2.8"), "round 8 begins"),
+                    8,
+                    serde_json::Value::Null,
+                ));
+                entries.push(restored);
+                let fetched = fetched.map(|text| {
+                    let fetched = entry("2.11", "12.547", "memory_fetched", Some("2.9"), text);
+                    with_data(fetched, 8, serde_json::Value::Null)
+                });
+                entries.extend(fetched);
+                entries.extend(cost);
+                restarts(&entries, 1)[0].memory.clone().unwrap()
+            };
+        let explained = |restored, cost| explained_with(restored, None, cost);
+        let by_name = explained_with(
+            restored(1, 61_200_000_000_u64),
+            Some("n4 fetched 61 GB in 5.0 s"),
+            Some(cost(Some(6), true)),
+        );
+        let named =
+            "restored step 48,210 from memory; n4 fetched 61 GB in 5.0 s; 6 steps done again";
+        assert_eq!(by_name, named);
+        // Not all of them have finished.
         let fetched =
             "restored step 48,210 from memory, with 61 GB from other nodes; 6 steps done again";
         assert_eq!(explained(restored(1, 61_200_000_000_u64), Some(cost(Some(6), true))), fetched);

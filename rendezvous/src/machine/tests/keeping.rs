@@ -178,6 +178,19 @@ fn node_is_lost() {
     );
     t.join_holding("y", &[]);
     assert_eq!(t.memory["y"].kept, Some(id(10)), "a spare keeps its parts of it");
+    // Both know how long it took. It is one event.
+    for _ in 0..2 {
+        let report = t.memory_of("x", &[part(id(10), 0, 2, OWN)]);
+        let fetch_time = Some(SECOND * 5);
+        t.message("x", FromNode::MemoryReport(MemoryReport { fetch_time, ..report }));
+    }
+    let fetched = t.kinds().filter_map(|kind| match kind {
+        EventKind::MemoryFetched { nodes, fetching, bytes, longest_ms } => {
+            Some((nodes.join(" "), *fetching, *bytes, *longest_ms))
+        }
+        _ => None,
+    });
+    assert_eq!(fetched.collect::<Vec<_>>(), [("x".to_owned(), 1, 10, 5_000)]);
 }
 
 /// If ranks of different nodes save different steps, the reason names two nodes with their steps.
