@@ -386,9 +386,29 @@ pub struct MemoryStatus {
     pub needed: u64,
     /// The most memory that this node may use for parts, in bytes.
     pub limit: u64,
+    /// The memory of all nodes in which parts are, in bytes.
+    #[serde(default)]
+    pub bytes: MemoryBytes,
+    /// The time from the first report of a part of the newest step with copies until it was whole, in milliseconds.
+    #[serde(default)]
+    pub copy_ms: Option<u64>,
+    /// The time for which any `save` has waited for a buffer, as far as this coordinator knows, in milliseconds.
+    #[serde(default)]
+    pub waited_ms: u64,
     /// The reason why there is no newer checkpoint, or no copy; at most [`LINE_MAX`](crate::message::LINE_MAX)
     /// bytes.
     pub text: Option<String>,
+}
+
+/// The memory of all nodes in which parts are, by the reason why they are kept, in bytes.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct MemoryBytes {
+    /// The node's own parts.
+    pub own: u64,
+    /// Copies of the parts of other nodes.
+    pub copy: u64,
+    /// Parts that are of no use for the round. They are freed with the next whole checkpoint.
+    pub leftover: u64,
 }
 
 impl MemoryStatus {

@@ -321,8 +321,8 @@ mod tests {
         ids::RunId,
         message::StandbyCounts,
         snapshot::{
-            CheckpointTimes, JobTime, MemoryStatus, NodeCounts, NodeStateName, RestartsByCause,
-            Snapshot, Stall, StateTime, VoterStatus,
+            CheckpointTimes, JobTime, MemoryBytes, MemoryStatus, NodeCounts, NodeStateName,
+            RestartsByCause, Snapshot, Stall, StateTime, VoterStatus,
         },
     };
     use ragent_store::StoreThread;
@@ -459,6 +459,9 @@ mod tests {
             cost_ms: Some(20),
             needed: 245_000_000_000,
             limit: 667_000_000_000,
+            bytes: MemoryBytes { own: 122_400_000_000, copy: 61_200_000_000, leftover: 0 },
+            copy_ms: Some(1_500),
+            waited_ms: 250,
             text: None,
         };
         Snapshot {
@@ -510,6 +513,11 @@ mod tests {
             "ragent_memory_save_seconds 0.02",
             "ragent_memory_needed_bytes 245000000000",
             "ragent_memory_limit_bytes 667000000000",
+            "ragent_memory_bytes{place=\"own\"} 122400000000",
+            "ragent_memory_bytes{place=\"copy\"} 61200000000",
+            "ragent_memory_bytes{place=\"leftover\"} 0",
+            "ragent_memory_copy_seconds 1.5",
+            "ragent_memory_wait_seconds_total 0.25",
         ] {
             assert!(text.lines().any(|written| written == line), "{line}: {text}");
         }

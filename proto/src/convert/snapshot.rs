@@ -236,7 +236,18 @@ fn checked_stall(stall: Stall) -> Result<Stall, Malformed> {
 }
 
 fn checked_memory(memory: MemoryStatus) -> Result<MemoryStatus, Malformed> {
-    let MemoryStatus { step, is_copied, age_ms, cost_ms, needed, limit, text } = memory;
+    let MemoryStatus {
+        step,
+        is_copied,
+        age_ms,
+        cost_ms,
+        needed,
+        limit,
+        bytes: in_use,
+        copy_ms,
+        waited_ms,
+        text,
+    } = memory;
     let time = |ms: Option<u64>, field| {
         ms.map(|ms| millis(ms, field)).transpose().map(|time| time.map(to_millis))
     };
@@ -247,6 +258,10 @@ fn checked_memory(memory: MemoryStatus) -> Result<MemoryStatus, Malformed> {
         cost_ms: time(cost_ms, "memory.cost_ms")?,
         needed: bytes(needed, "memory.needed")?,
         limit: bytes(limit, "memory.limit")?,
+        // Sums of all nodes, which are not compared with a limit of one.
+        bytes: in_use,
+        copy_ms: time(copy_ms, "memory.copy_ms")?,
+        waited_ms: to_millis(millis(waited_ms, "memory.waited_ms")?),
         text: text.as_deref().map(fitted_line),
     })
 }

@@ -27,9 +27,9 @@ use ragent_rendezvous::{
     settings::{Leases, NodeRange, SharedSettings, StoreAccess, Timeouts},
     snapshot::{
         CheckpointTimes, Explanation, JobLook, JobProgress, JobTime, LOOK_PLACES_MAX, LookPlace,
-        MemoryStatus, NodeSnapshot, NodeStateName, PhaseName, RefusedPeer, RestartsByCause,
-        STALL_FACTS_MAX, STALL_TEXT_MAX, Saving, Snapshot, Stall, StateTime, Unreached,
-        VoterStatus,
+        MemoryBytes, MemoryStatus, NodeSnapshot, NodeStateName, PhaseName, RefusedPeer,
+        RestartsByCause, STALL_FACTS_MAX, STALL_TEXT_MAX, Saving, Snapshot, Stall, StateTime,
+        Unreached, VoterStatus,
     },
 };
 use serde_json::{Value, json};
@@ -698,6 +698,9 @@ fn snapshot() -> Snapshot {
             cost_ms: Some(20),
             needed: 245_000_000_000,
             limit: MEMORY_BYTES_MAX,
+            bytes: MemoryBytes { own: 61_200_000_000, copy: 7, leftover: 8 },
+            copy_ms: Some(1_500),
+            waited_ms: 300,
             text: Some("waits: the copy from n3 to n1 is slow".to_owned()),
         }),
         outcome: outcomes().pop(),

@@ -201,7 +201,7 @@ impl Rendezvous {
         });
         self.record_aside(now, &placed);
         self.record_admission(now, workers, newcomer_count);
-        self.begin_keeping(round, &table, checkpoint);
+        self.begin_keeping(now, round, &table, checkpoint);
         self.remember();
         let group = Group::new(now, round, table, newcomers_to_a_group);
         self.enter(Phase::Running(Running {

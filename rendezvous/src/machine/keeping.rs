@@ -81,6 +81,32 @@ pub(super) struct Keeping {
     pub(super) has_reports: bool,
     /// The members of the round whose `save` waits for a buffer, with the lowest waiting rank of each.
     waits_for_buffer: BTreeMap<NodeId, GlobalRank>,
+    /// The time for which any `save` has waited for a buffer, in all rounds.
+    pub(super) waited: Waited,
+    /// The time from the first report of a part until the checkpoint was whole, of the newest one with copies.
+    pub(super) copy_time: Option<Duration>,
+}
+
+/// The sum of the times for which something has waited.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Waited {
+    before: Duration,
+    since: Option<Instant>,
+}
+
+impl Waited {
+    fn set(&mut self, now: Instant, waits: bool) {
+        if waits != self.since.is_some() {
+            self.before = self.until(now);
+            self.since = waits.then_some(now);
+        }
+    }
+
+    /// Returns the sum at this time.
+    pub(super) fn until(self, now: Instant) -> Duration {
+        let newest = self.since.map(|since| now.saturating_duration_since(since));
+        self.before.saturating_add(newest.unwrap_or_default())
+    }
 }
 
 /// The nodes with which one node exchanges copies.
@@ -175,7 +201,13 @@ impl Rendezvous {
     }
 
     /// Begins a round with a checkpoint that was chosen for its table.
-    pub(super) fn begin_keeping(&mut self, round: RoundId, table: &Table, plan: Option<Chosen>) {
+    pub(super) fn begin_keeping(
+        &mut self,
+        now: Instant,
+        round: RoundId,
+        table: &Table,
+        plan: Option<Chosen>,
+    ) {
         let members = table.member_ranks();
         let layout =
             members.iter().map(|ranks| (ranks.first_global_rank, ranks.node.local_world_size));
@@ -217,6 +249,8 @@ impl Rendezvous {
             kills: before.kills,
             lost_hosts: before.lost_hosts,
             has_reports: before.has_reports,
+            waited: Waited { before: before.waited.until(now), since: None },
+            copy_time: before.copy_time,
             ..Keeping::default()
         };
         // Members of a round learn in each round that memory is off for the rest of the job.
@@ -311,40 +345,6 @@ impl Rendezvous {
         Some(format!("ranks save different steps: {own}, {other}"))
     }
 
-    /// Counts the parts of a member. A member that is gone has none.
-    fn hold(&mut self, now: Instant, id: &NodeId) {
-        self.keeping.reported.take();
-        let Some(group) = self.phase.group().filter(|group| group.round == self.keeping.round)
-        else {
-            return;
-        };
-        let Some(member) = group.member(id) else { return };
-        let round = group.round;
-        let node = self.roster.get(id).filter(|_| member.is_held());
-        // What was reported before the admission may be freed by now.
-        let report = node.and_then(|node| node.memory.as_deref());
-        let report = report.filter(|report| report.round == round);
-        let parts = report.map_or(&[][..], |report| &report.parts);
-        self.keeping.holdings.record(now, member.rank, parts);
-        match report.and_then(|report| report.waits_for_buffer) {
-            Some(rank) => drop(self.keeping.waits_for_buffer.insert(id.clone(), rank)),
-            None => drop(self.keeping.waits_for_buffer.remove(id)),
-        }
-        let newest = self.keeping.holdings.newest_whole();
-        if newest > self.keeping.whole {
-            self.keeping.whole = newest;
-            let known = self.keeping.whole_since.map(|(checkpoint, _)| checkpoint);
-            if known != newest {
-                self.keeping.whole_since = newest.map(|checkpoint| (checkpoint, now));
-            }
-        }
-        let complete = self.keeping.holdings.newest_complete();
-        if complete > self.keeping.reached && matches!(self.phase, Phase::Running(_)) {
-            self.keeping.reached = complete;
-            complete.into_iter().for_each(|checkpoint| self.reach_in_memory(checkpoint));
-        }
-    }
-
     /// Notes that a node has fetched its part. Once all have, an event names them.
     fn note_fetched(&mut self, rank: GroupRank, time: Duration) {
         let Some(plan) = &self.keeping.plan else { return };
@@ -366,6 +366,47 @@ impl Rendezvous {
         self.event_of_round(event);
     }
 
+    /// Counts the parts of a member. A member that is gone has none.
+    fn hold(&mut self, now: Instant, id: &NodeId) {
+        self.keeping.reported.take();
+        let Some(group) = self.phase.group().filter(|group| group.round == self.keeping.round)
+        else {
+            return;
+        };
+        let Some(member) = group.member(id) else { return };
+        let round = group.round;
+        let node = self.roster.get(id).filter(|_| member.is_held());
+        // What was reported before the admission may be freed by now.
+        let report = node.and_then(|node| node.memory.as_deref());
+        let report = report.filter(|report| report.round == round);
+        let parts = report.map_or(&[][..], |report| &report.parts);
+        self.keeping.holdings.record(now, member.rank, parts);
+        let (rank, fetch_time) = (member.rank, report.and_then(|report| report.fetch_time));
+        match report.and_then(|report| report.waits_for_buffer) {
+            Some(rank) => drop(self.keeping.waits_for_buffer.insert(id.clone(), rank)),
+            None => drop(self.keeping.waits_for_buffer.remove(id)),
+        }
+        self.keeping.waited.set(now, !self.keeping.waits_for_buffer.is_empty());
+        let newest = self.keeping.holdings.newest_whole();
+        if newest > self.keeping.whole {
+            self.keeping.whole = newest;
+            let copied = newest.and_then(|id| self.keeping.holdings.copied_after(now, id));
+            self.keeping.copy_time = copied.or(self.keeping.copy_time);
+            let known = self.keeping.whole_since.map(|(checkpoint, _)| checkpoint);
+            if known != newest {
+                self.keeping.whole_since = newest.map(|checkpoint| (checkpoint, now));
+            }
+        }
+        let complete = self.keeping.holdings.newest_complete();
+        if complete > self.keeping.reached && matches!(self.phase, Phase::Running(_)) {
+            self.keeping.reached = complete;
+            complete.into_iter().for_each(|checkpoint| self.reach_in_memory(checkpoint));
+        }
+        if let Some(time) = fetch_time {
+            self.note_fetched(rank, time);
+        }
+    }
+
     /// Notes that all ranks have saved a step in memory. Like a checkpoint on disk, it raises the highest step.
     fn reach_in_memory(&mut self, checkpoint: CheckpointId) {
         let step = checkpoint.step;
@@ -381,7 +422,6 @@ impl Rendezvous {
         let Some(report) = node.memory.as_deref() else { return };
         self.hold(now, &node.description.node_id);
         self.remember_kills(&node.description.host_name, report);
-        let (rank, fetch_time) = (member.rank, report.and_then(|report| report.fetch_time));
     }
 
     /// Returns a line of the node with this rank, which knows only the address of its buddy, with the name of its host.
@@ -402,9 +442,6 @@ impl Rendezvous {
         let table = self.phase.group()?.table.as_ref()?;
         table.member_ranks().get(buddy).map(|ranks| ranks.node.host_name.clone())
     }
-        if let Some(time) = fetch_time {
-            self.note_fetched(rank, time);
-        }
 
     /// Returns the checkpoint that echoes name: the newest one of the running round that is whole.
     pub(super) fn whole_in_memory(&self) -> Option<CheckpointId> {

@@ -7,8 +7,8 @@ use crate::{
     ids::{GlobalRank, GroupRank},
     limits::millis,
     machine::Rendezvous,
-    message::{CheckpointId, LINE_MAX, MemoryReport},
-    snapshot::{MemoryStatus, grouped},
+    message::{CheckpointId, LINE_MAX, MemoryReport, PartPlace},
+    snapshot::{MemoryBytes, MemoryStatus, grouped},
     table::Table,
 };
 
@@ -20,6 +20,7 @@ pub(super) struct Reported {
     needed: u64,
     limit: u64,
     cost: Option<Duration>,
+    bytes: MemoryBytes,
     /// The obstacle of the member with the lowest rank that has one, and this rank.
     obstacle: Option<(GroupRank, String)>,
     /// The lowest rank whose `save` waits.
@@ -33,6 +34,14 @@ impl Reported {
             (self.needed, self.limit) = (report.needed, report.limit);
         }
         self.cost = self.cost.max(report.cost);
+        for part in &report.parts {
+            let sum = match part.place {
+                PartPlace::Own => &mut self.bytes.own,
+                PartPlace::Copy => &mut self.bytes.copy,
+                PartPlace::Leftover => &mut self.bytes.leftover,
+            };
+            *sum = sum.saturating_add(part.bytes);
+        }
     }
 
     fn add_member(&mut self, rank: GroupRank, report: &MemoryReport) {
@@ -77,6 +86,9 @@ impl Rendezvous {
             cost_ms: reported.cost.map(millis),
             needed: reported.needed,
             limit: reported.limit,
+            bytes: reported.bytes,
+            copy_ms: self.keeping.copy_time.map(millis),
+            waited_ms: millis(self.keeping.waited.until(now)),
             text,
         })
     }

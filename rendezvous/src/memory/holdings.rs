@@ -7,7 +7,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     num::NonZeroU32,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use crate::{
@@ -252,6 +252,13 @@ impl Holdings {
         self.counts.get(&checkpoint).is_some_and(|count| count.is_copied(self.layout.len()))
     }
 
+    /// Returns the time since the first report of a checkpoint of this round, if a second node holds each part of it now.
+    pub(crate) fn copied_after(&self, now: Instant, checkpoint: CheckpointId) -> Option<Duration> {
+        let is_of_round = checkpoint.round == self.round && self.is_copied(checkpoint);
+        let count = self.counts.get(&checkpoint).filter(|_| is_of_round)?;
+        Some(now.saturating_duration_since(count.since))
+    }
+
     /// Returns the newest checkpoint of this round that was first reported after `since`, and of which the nodes
     /// hold all parts without `leavers`. Returns its kind too, and true if it is replicated.
     pub(crate) fn held_without(
@@ -291,8 +298,6 @@ fn keep(set: &mut BTreeSet<CheckpointId>, id: CheckpointId, belongs: bool) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::memory::fixture::{alone, checkpoint, part, replicated, round};
 

@@ -1,9 +1,12 @@
 //! Adds the metrics of checkpoints in memory.
 
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::{
+    metrics::counter::ConstCounter,
+    registry::{Registry, Unit},
+};
 use ragent_rendezvous::snapshot::MemoryStatus;
 
-use super::{add_seconds, gauge};
+use super::{add_seconds, family, gauge};
 
 /// Adds what is known about checkpoints in memory. A metric without a known value is absent.
 pub(super) fn add_memory(registry: &mut Registry, memory: Option<&MemoryStatus>) {
@@ -21,6 +24,18 @@ pub(super) fn add_memory(registry: &mut Registry, memory: Option<&MemoryStatus>)
     add_seconds(registry, "ragent_memory_age", help, memory.age_ms);
     let help = "Usual time for which a save stops the workers";
     add_seconds(registry, "ragent_memory_save", help, memory.cost_ms);
+    let help = "Time from the first saved part of the newest copied step until it was whole";
+    add_seconds(registry, "ragent_memory_copy", help, memory.copy_ms);
+    let help = "Time for which any save has waited for a buffer";
+    let waited = ConstCounter::new(memory.waited_ms as f64 / 1000.0);
+    registry.register_with_unit("ragent_memory_wait", help, Unit::Seconds, waited);
+    let places = [
+        ("own", memory.bytes.own),
+        ("copy", memory.bytes.copy),
+        ("leftover", memory.bytes.leftover),
+    ];
+    let help = "Memory of all nodes in which checkpoints are, by the reason why they are kept";
+    registry.register_with_unit("ragent_memory", help, Unit::Bytes, family("place", places));
     if memory.limit > 0 {
         let help = "Memory that the node with the largest parts needs";
         let needed = gauge(memory.needed);

@@ -14,7 +14,7 @@ use crate::{
         CheckpointId, FromNode, HealthClass, MemoryKind, MemoryReport, NodeNotice, NodeReport,
         NodeState, NoticeKind, Part, PartPlace, Unhealthy, UnusableReason, WorkerFailure,
     },
-    snapshot::MemoryStatus,
+    snapshot::{MemoryBytes, MemoryStatus},
 };
 
 pub(super) const OWN: PartPlace = PartPlace::Own;
@@ -572,6 +572,33 @@ fn status_of_memory() {
     let status = t.status();
     assert_eq!(status.text.as_deref(), Some("waits: the copy from n3 to n1 is slow"));
     assert_eq!((status.cost_ms, status.needed, status.limit), (Some(20), 245, 667));
+}
+
+/// The status has sums of what is kept, the time of the newest copies, and the time for which a `save` has waited.
+#[test]
+fn sums_of_memory() {
+    let mut t = running(2, 2, &["a", "b"]);
+    t.hold("a", &[part(id(10), 0, 2, OWN)]);
+    t.advance(SECOND);
+    t.hold("b", &[part(id(10), 1, 2, OWN), part(id(10), 0, 2, COPY)]);
+    assert_eq!(t.status().copy_ms, None);
+    t.advance(SECOND / 2);
+    let waiting = |t: &Fixture, waits_for_buffer| {
+        let parts = [part(id(10), 0, 2, OWN), part(id(10), 1, 2, COPY)];
+        FromNode::MemoryReport(MemoryReport { waits_for_buffer, ..t.memory_of("a", &parts) })
+    };
+    t.message("a", waiting(&t, Some(GlobalRank(0))));
+    let status = t.status();
+    assert_eq!(status.copy_ms, Some(1_500));
+    assert_eq!(status.bytes, MemoryBytes { own: 20, copy: 20, leftover: 0 });
+    assert_eq!(status.waited_ms, 0);
+    t.advance(SECOND);
+    assert_eq!(t.status().waited_ms, 1_000);
+    t.message("a", waiting(&t, None));
+    t.advance(SECOND);
+    assert_eq!(t.status().waited_ms, 1_000);
+    t.fail_both();
+    assert_eq!((t.status().waited_ms, t.status().copy_ms), (1_000, Some(1_500)));
 }
 
 /// Spares give their parts too, although no round has admitted them.

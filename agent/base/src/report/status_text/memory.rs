@@ -14,7 +14,7 @@ pub fn line(memory: &MemoryStatus) -> String {
 
 /// Returns the same without the first word.
 fn sentence(memory: &MemoryStatus) -> String {
-    let MemoryStatus { step, is_copied, age_ms, cost_ms, needed, limit, text } = memory;
+    let MemoryStatus { step, is_copied, age_ms, cost_ms, needed, limit, text, .. } = memory;
     let text = text.as_deref();
     let Some(step) = *step else {
         // Nothing can be restored, so the reason is all that matters.
@@ -72,6 +72,7 @@ mod tests {
             needed: 245_000_000_000,
             limit: 667_000_000_000,
             text: None,
+            ..MemoryStatus::default()
         }
     }
 
