@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 
 use crate::{
-    WORKER, assert_loaded, give, prints_of_all,
+    WORKER, assert_loaded, change_a_byte, give, prints_of_all,
     support::{
         Network, Orders, Program, Sandbox, Start, children, keeper_of, kill, may_make_networks,
     },
@@ -114,6 +114,40 @@ fn spare_fetches_the_part() {
     give(&orders, "load()");
     for (rank, agent) in (0..).zip(&mut agents) {
         assert_loaded(agent, 20, &[rank]);
+    }
+}
+
+/// A byte of all that a node keeps changes. The content comes from the node with the copy. If it has changed there too, all ranks begin
+/// from disk. No failure is charged for that.
+#[test]
+fn changed_byte_at_one_of_two_holders() {
+    if !may_make_networks() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let orders: Vec<Orders> = (0..2).map(|rank| sandbox.orders(rank)).collect();
+    let flags = format!("--nnodes 2 --max-restarts 2 {ENDPOINT} {}", secret(&sandbox));
+    let job = Job::new(&sandbox, "membyte", 2, &flags);
+    let host = job.host();
+    let mut agents = by_rank(start(&job, 2, Some(host)));
+    give(&orders, "save(10)");
+    wait_until_whole(&mut agents, &orders, 10);
+    change_a_byte(&agents[1]);
+    kill(children(keeper_of(agents[1].pid()))[0], Signal::SIGKILL);
+    agents.iter_mut().for_each(|agent| drop(agent.prints("restart=1")));
+    give(&orders, "load(); save(20)");
+    for (rank, agent) in (0..).zip(&mut agents) {
+        assert_loaded(agent, 10, &[rank]);
+    }
+    wait_until_whole(&mut agents, &orders, 20);
+    agents.iter().for_each(change_a_byte);
+    kill(children(keeper_of(agents[1].pid()))[0], Signal::SIGKILL);
+    agents[0].logs("cannot use step 20 from memory");
+    agents[0].logs("round admitted round=1.4");
+    give(&orders, "load(); save(5)");
+    for (rank, agent) in (0..).zip(&mut agents) {
+        prints_of_all(agent, &[rank], "loaded=nothing");
+        prints_of_all(agent, &[rank], "saved=5");
     }
 }
 

@@ -6,6 +6,12 @@ mod one_node;
 #[path = "../support/mod.rs"]
 mod support;
 
+use std::{
+    fs::{self, OpenOptions},
+    os::unix::fs::FileExt,
+    path::PathBuf,
+};
+
 use support::{Orders, Program};
 
 /// The worker of all tests, which follows orders.
@@ -27,5 +33,26 @@ fn assert_loaded(agent: &mut Program, step: u64, ranks: &[u32]) {
 fn prints_of_all(agent: &mut Program, ranks: &[u32], text: &str) {
     for rank in ranks {
         agent.prints(&format!("rank={rank} {text}"));
+    }
+}
+
+/// The kept blocks of an agent: the files that exist only in memory.
+fn memory_files(agent: &Program) -> Vec<PathBuf> {
+    let folder = format!("/proc/{}/fd", agent.pid());
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let is_memory = |path: &PathBuf| {
+        fs::read_link(path).is_ok_and(|target| target.to_string_lossy().contains("memfd:"))
+    };
+    entries.filter(is_memory).collect()
+}
+
+/// Changes a byte of each kept block of an agent.
+#[track_caller]
+fn change_a_byte(agent: &Program) {
+    let files = memory_files(agent);
+    assert!(!files.is_empty());
+    for path in files {
+        let file = OpenOptions::new().write(true).open(path).unwrap();
+        file.write_all_at(&[255], 77).unwrap();
     }
 }

@@ -1,18 +1,15 @@
 //! Tests what serves the death of a worker: the parts of the node itself.
 
-use std::{
-    collections::BTreeMap,
-    fs::{self, OpenOptions},
-    os::unix::fs::FileExt,
-};
+use std::{collections::BTreeMap, process::Command, time::Duration};
 
 use nix::sys::signal::Signal;
 use ragent_base::sys::clock;
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use serde_json::Value;
 
 use crate::{
-    WORKER, assert_loaded, give, prints_of_all,
-    support::{Orders, PATIENCE, Program, Sandbox, kill, skip},
+    WORKER, assert_loaded, change_a_byte, give, memory_files, prints_of_all,
+    support::{Cgroup, Orders, PATIENCE, Program, Sandbox, is_there, kill, let_pass, skip},
 };
 
 struct Job {
@@ -56,16 +53,6 @@ fn wait_for_memory(sandbox: &Sandbox, endpoint: &str, fits: impl Fn(&Value) -> b
     }
 }
 
-/// The kept blocks of an agent: the files that exist only in memory.
-fn memory_files(agent: &Program) -> Vec<std::path::PathBuf> {
-    let folder = format!("/proc/{}/fd", agent.pid());
-    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let is_memory = |path: &std::path::PathBuf| {
-        fs::read_link(path).is_ok_and(|target| target.to_string_lossy().contains("memfd:"))
-    };
-    entries.filter(is_memory).collect()
-}
-
 /// After a worker's death, all workers go on from the newest step that both had saved, each with its own block. A step that only one
 /// has saved does not count.
 #[test]
@@ -101,11 +88,17 @@ fn workers_go_on_from_the_newest_step() {
     sandbox.assert_nothing_left();
 }
 
-/// Workers are killed again and again while they save. Those of each round load the same step, whole and unchanged.
+/// Workers are killed again and again while they save, each time at another moment. Those of each round load the same step, whole and
+/// unchanged. A failure prints the seed of the moments.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the user of the test chooses the number of kills")]
+#[expect(clippy::print_stdout, reason = "the output of a test that fails has the seed")]
 fn kills_in_saves_leave_nothing_torn() {
-    let kills = std::env::var("KILLS").map_or(30, |kills| kills.parse().unwrap());
+    let given = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    let kills = given("KILLS").unwrap_or(30);
+    let seed = given("SEED").unwrap_or_else(|| u64::from(std::process::id()));
+    println!("SEED={seed}");
+    let mut random = StdRng::seed_from_u64(seed);
     let sandbox = Sandbox::new();
     let words = format!(
         "--standalone --nproc-per-node 2 --max-restarts {} --no-progress-limit 0 {WORKER} loop",
@@ -123,11 +116,15 @@ fn kills_in_saves_leave_nothing_torn() {
             steps.insert(rank, words[3].to_owned());
         }
         assert_eq!(steps[&0], steps[&1], "round {number}");
-        restored += u32::from(steps[&0] != "nothing");
-        // At another moment of a save each time.
-        for _ in 0..6 + number % 7 {
-            agent.prints("saved=");
-        }
+        restored += u64::from(steps[&0] != "nothing");
+        agent.prints("rank=0 filling=");
+        let begun = clock::now_blocking();
+        agent.prints("rank=0 saved=");
+        let time = clock::now_blocking() - begun;
+        // The third save waits until the first one is whole. It is interrupted, or what follows it.
+        agent.prints("rank=0 filling=");
+        agent.prints("rank=0 filling=");
+        let_pass(random.random_range(Duration::ZERO..=2 * time));
         let workers = crate::support::children(crate::support::keeper_of(agent.pid()));
         kill(workers[number as usize % workers.len()], Signal::SIGKILL);
     }
@@ -147,10 +144,7 @@ fn changed_byte_is_not_loaded() {
     give(&orders, "save(10)");
     prints_of_all(&mut agent, &[0, 1], "saved=10");
     wait_for_memory(&sandbox, &endpoint, |memory| memory["step"] == 10);
-    for path in memory_files(&agent) {
-        let file = OpenOptions::new().write(true).open(path).unwrap();
-        file.write_all_at(&[255], 77).unwrap();
-    }
+    change_a_byte(&agent);
     kill(pids[0], Signal::SIGKILL);
     agent.logs("cannot use step 10 from memory: the checksum of its part is wrong");
     agent.logs("round admitted round=1.3");
@@ -221,56 +215,19 @@ fn misbehaving_workers_harm_nobody() {
     agent.end();
 }
 
-/// A cgroup of version 1 with a limit of memory. Dropping it removes it.
-struct Limited(std::path::PathBuf);
-
-impl Limited {
-    fn new(name: &str, bytes: u64) -> Option<Self> {
-        let parent = std::path::Path::new("/sys/fs/cgroup/memory");
-        if !nix::unistd::geteuid().is_root() || !parent.join("cgroup.procs").exists() {
-            skip("no cgroup of version 1 with a limit of memory can be made");
-            return None;
-        }
-        let path = parent.join(format!("test-{name}-{}", std::process::id()));
-        fs::create_dir(&path).unwrap();
-        fs::write(path.join("memory.limit_in_bytes"), bytes.to_string()).unwrap();
-        Some(Self(path))
-    }
-
-    /// Starts an agent with two workers in it.
-    fn agent(&self, sandbox: &Sandbox, flags: &str) -> Program {
-        let script = format!(
-            "echo 0 >{}/cgroup.procs; exec {} --standalone --nproc-per-node 2 {flags} {WORKER}",
-            self.0.display(),
-            env!("CARGO_BIN_EXE_ragent")
-        );
-        sandbox.program("bash").arg("-c").arg(script).start()
-    }
-
-    fn kills(&self) -> String {
-        fs::read_to_string(self.0.join("memory.oom_control")).unwrap()
-    }
-}
-
-impl Drop for Limited {
-    fn drop(&mut self) {
-        // Bounded, since all of its processes have ended or are about to.
-        for _ in 0..10_000_000 {
-            if fs::remove_dir(&self.0).is_ok() {
-                return;
-            }
-            std::thread::yield_now();
-        }
-    }
+/// Starts an agent with two workers in a cgroup.
+fn agent_in(cgroup: &Cgroup, sandbox: &Sandbox, flags: &str) -> Program {
+    let words = format!("--standalone --nproc-per-node 2 {flags} {WORKER}");
+    cgroup.ragent(sandbox, &words).start()
 }
 
 /// A worker takes memory that checkpoints used. They are freed, and the job goes on without them. No process is killed.
 #[test]
 fn memory_gives_way_to_workers() {
-    let Some(cgroup) = Limited::new("memory-way", 3 << 30) else { return };
+    let Some(cgroup) = Cgroup::limited("memory-way", 3 << 30) else { return };
     let sandbox = Sandbox::new();
     let orders: Vec<Orders> = (0..2).map(|rank| sandbox.orders(rank)).collect();
-    let mut agent = cgroup.agent(&sandbox, "--max-restarts 9");
+    let mut agent = agent_in(&cgroup, &sandbox, "--max-restarts 9");
     let pids = workers(&mut agent, 0);
     give(&orders, "save(10, 64 << 20)");
     prints_of_all(&mut agent, &[0, 1], "saved=10");
@@ -296,16 +253,16 @@ fn memory_gives_way_to_workers() {
     prints_of_all(&mut agent, &[0, 1], "saved=20");
     agent.signal(Signal::SIGTERM);
     agent.end().assert_code(8);
-    assert!(cgroup.kills().contains("oom_kill 0"), "{}", cgroup.kills());
+    assert_eq!(cgroup.oom_kills(), 0);
 }
 
 /// In a cgroup with a limit, no process is killed: what does not fit is refused.
 #[test]
 fn limit_of_the_cgroup_is_kept() {
-    let Some(cgroup) = Limited::new("memory", 3 << 30) else { return };
+    let Some(cgroup) = Cgroup::limited("memory", 3 << 30) else { return };
     let sandbox = Sandbox::new();
     let orders: Vec<Orders> = (0..2).map(|rank| sandbox.orders(rank)).collect();
-    let mut agent = cgroup.agent(&sandbox, "--memory-limit 100G");
+    let mut agent = agent_in(&cgroup, &sandbox, "--memory-limit 100G");
     workers(&mut agent, 0);
     // 2 GiB stay free.
     give(&orders, "save(10, 64 << 20)");
@@ -317,5 +274,76 @@ fn limit_of_the_cgroup_is_kept() {
     agent.prints("rank=1 newest=");
     agent.signal(Signal::SIGTERM);
     agent.end().assert_code(8);
-    assert!(cgroup.kills().contains("oom_kill 0"), "{}", cgroup.kills());
+    assert_eq!(cgroup.oom_kills(), 0);
+}
+
+/// One rank saves alone, which is a mistake of the script. Its third `save` waits, and the status names it. The other rank goes on, and
+/// what only one has saved is not loaded.
+#[test]
+fn rank_that_saves_alone_is_named() {
+    let sandbox = Sandbox::new();
+    let Job { mut agent, orders, endpoint } = start(&sandbox, "");
+    let pids = workers(&mut agent, 0);
+    orders[0].give("save(10); save(20); save(30)");
+    agent.prints("rank=0 saved=20");
+    let memory = wait_for_memory(&sandbox, &endpoint, |memory| memory["text"].is_string());
+    assert_eq!(memory["text"], "waits: rank 0 waits for memory", "{memory}");
+    assert_eq!(memory["step"], Value::Null, "{memory}");
+    orders[1].give("newest()");
+    agent.prints("rank=1 newest=None");
+    kill(pids[1], Signal::SIGKILL);
+    workers(&mut agent, 1);
+    give(&orders, "load(); save(10)");
+    prints_of_all(&mut agent, &[0, 1], "loaded=nothing");
+    prints_of_all(&mut agent, &[0, 1], "saved=10");
+    agent.signal(Signal::SIGTERM);
+    agent.end();
+    sandbox.assert_nothing_left();
+}
+
+/// In a container with a `/dev/shm` of 64 MB, and on a machine whose kernel makes no executable files in memory: what is larger than that is
+/// saved and loaded.
+#[test]
+fn small_tmpfs_and_sealed_memory_are_enough() {
+    if !nix::unistd::geteuid().is_root() {
+        return skip("namespaces want root");
+    }
+    if !is_there("unshare") || !is_there("mount") {
+        return;
+    }
+    let cases = [
+        ("--mount", "mount --make-rprivate / && mount -t tmpfs -o size=64m none /dev/shm"),
+        // The setting belongs to the namespace of processes.
+        ("--pid --fork --mount-proc", "echo 2 >/proc/sys/vm/memfd_noexec"),
+    ];
+    for (flags, prepare) in cases {
+        let unshare = || flags.split(' ').collect::<Vec<_>>();
+        let tried = Command::new("unshare").args(unshare()).args(["sh", "-c", prepare]).status();
+        if !tried.is_ok_and(|status| status.success()) {
+            skip(&format!("`unshare {flags}`, or `{prepare}` in it, is not possible"));
+            continue;
+        }
+        let sandbox = Sandbox::new();
+        let orders: Vec<Orders> = (0..2).map(|rank| sandbox.orders(rank)).collect();
+        let script = format!(
+            "{prepare} && exec {} --standalone --nproc-per-node 2 --max-restarts 1 {WORKER}",
+            env!("CARGO_BIN_EXE_ragent")
+        );
+        let start =
+            unshare().into_iter().fold(sandbox.program("unshare"), |start, flag| start.arg(flag));
+        let mut agent = start.arg("bash").arg("-c").arg(script).start();
+        workers(&mut agent, 0);
+        give(&orders, "save(10, 96 << 20)");
+        prints_of_all(&mut agent, &[0, 1], "saved=10");
+        give(&orders, "while ask(ask='newest')[0]['step'] != 10: time.sleep(0.01)");
+        give(&orders, "newest()");
+        prints_of_all(&mut agent, &[0, 1], "newest=10");
+        // The pids outside of the namespace are others.
+        orders[1].give("os.kill(os.getpid(), 9)");
+        workers(&mut agent, 1);
+        give(&orders, "load(); os._exit(0)");
+        assert_loaded(&mut agent, 10, &[0, 1]);
+        agent.end().assert_code(0);
+        sandbox.assert_nothing_left();
+    }
 }

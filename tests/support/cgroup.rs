@@ -104,6 +104,14 @@ impl Cgroup {
         &self.0
     }
 
+    /// The number of its processes that the kernel has killed for lack of memory.
+    pub fn oom_kills(&self) -> u64 {
+        let read = |file| fs::read_to_string(self.0.join(file)).ok();
+        let text = read("memory.events").or_else(|| read("memory.oom_control")).unwrap_or_default();
+        let number = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        number.and_then(|number| number.parse().ok()).expect("the kernel counts them")
+    }
+
     /// The names of the child cgroups.
     pub fn below(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();

@@ -36,10 +36,12 @@ def word(step, of):
     return (step << 16 | of).to_bytes(8, "little")
 
 
-def save(step, size=SIZE, replicated=False, pause=0.0):
+def save(step, size=SIZE, replicated=False, pause=0.0, announced=False):
     answer, descriptor = ask(ask="buffer", step=step, bytes=size, kind="state", replicated=replicated)
     if "refused" in answer:
         return tell("refused", answer["refused"])
+    if announced:
+        tell(f"filling={step}")
     with mmap.mmap(descriptor, answer["size"]) as memory:
         os.close(descriptor)
         half = size // 16 * 8
@@ -77,7 +79,7 @@ if sys.argv[1:] == ["loop"]:
     step = load() or 0
     while True:
         step += 1
-        save(step, 4 * SIZE)
+        save(step, 4 * SIZE, announced=True)
 else:
     tell(f"pid={os.getpid()} restart={os.environ['TORCHELASTIC_RESTART_COUNT']}")
     # Opened in both directions, so that it never ends.
