@@ -17,6 +17,10 @@ SEEDS ?= 30000
 ETCD_SEEDS ?= 10000
 # The same for each kind of job that loses its coordinator.
 TAKEOVER_SEEDS ?= 10000
+# The same for jobs that keep checkpoints in memory.
+MEMORY_SEEDS ?= 10000
+# Number of workers that are killed while they save in memory, in `make test-all`.
+KILLS ?= 200
 # Number of real takeovers in `make test-all`.
 TAKEOVERS ?= 20
 # Number of runs of the process tests under load in `make test-all`.
@@ -84,13 +88,14 @@ test: venv packages
 
 # With the build of `make test`, in which the crates of the simulation and of the store are optimized.
 test-all: venv packages
-	SEEDS=$(SEEDS) ETCD_SEEDS=$(ETCD_SEEDS) TAKEOVER_SEEDS=$(TAKEOVER_SEEDS) \
+	SEEDS=$(SEEDS) ETCD_SEEDS=$(ETCD_SEEDS) TAKEOVER_SEEDS=$(TAKEOVER_SEEDS) MEMORY_SEEDS=$(MEMORY_SEEDS) \
 		$(CARGO) test --workspace --locked --test simulation -- rules_hold
 	CASES=200000 $(CARGO) test --workspace --locked --test fuzz -- made_up_inputs
 	CASES=200000 $(CARGO) test --workspace --locked --lib -- made_up_inputs
 	$(CARGO) test --workspace --locked --test abuse -- --ignored --test-threads 2
 	PET_STANDBY=1 $(CARGO) test --workspace --locked --test conformance -- both_worlds
 	PET_STANDBY=1 $(CARGO) test --workspace --locked --test torch
+	KILLS=$(KILLS) $(CARGO) test --workspace --locked --test memory -- kills_in_saves
 	WORKER=python $(CARGO) test --workspace --locked --test chaos -- no_fault
 	WORKER=python $(CARGO) test --workspace --locked --test single_node -- orphans:: stopping::
 	WORKER=python $(CARGO) test --workspace --locked --test multi_node -- failure:: leaving:: loss:: members::

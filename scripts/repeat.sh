@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 
 runs=${1:?how often? usage: scripts/repeat.sh N [TEST...]}
 shift
-[ $# -gt 0 ] || set -- single_node multi_node standbys partition ssh etcd
+[ $# -gt 0 ] || set -- single_node multi_node memory standbys partition ssh etcd
 
 folder=$(mktemp -d)
 hogs=()
