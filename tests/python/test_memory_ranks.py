@@ -134,6 +134,92 @@ for other in (distribute_tensor(torch.zeros(4, 2), mesh, [Replicate()]), torch.z
     assert all(len(agent.asked("unusable")) == 2 for agent in agents)
 
 
+# A training of a model that is divided among the ranks. `make_model` and `loss_of` are its own.
+DIVIDED = """
+class Divided:
+    def __init__(self, seed):
+        torch.manual_seed(seed)
+        self.model = make_model()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
+
+    def steps(self, count):
+        losses = []
+        for _ in range(count):
+            self.optimizer.zero_grad()
+            losses.append(loss_of(self.model, torch.randn(6, 4)))
+            self.optimizer.step()
+        return losses
+
+    def state(self):
+        return {"model": self.model, "optimizer": self.optimizer}
+
+training = Divided(1)
+training.steps(2)
+assert memory.save(2, training.state())
+expected = training.steps(3)
+for steps_before in (0, 1):
+    other = Divided(2)
+    other.steps(steps_before)
+    assert memory.load(other.state()) == 2
+    assert other.steps(3) == expected
+    assert list(other.model.state_dict()) == list(training.model.state_dict())
+    pairs = zip(training.model.parameters(), other.model.parameters())
+    assert all(torch.equal(local(mine), local(theirs)) for mine, theirs in pairs)
+"""
+
+
+def test_tensor_parallel(ranks):
+    """With tensor parallelism, each rank saves its parts of the layers, and loads them into a new model."""
+    agents = ranks(
+        """
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+def make_model():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    model = parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    assert model[0].weight.placements == (Shard(0),) and local(model[0].weight).shape == (4, 4)
+    assert model[2].weight.placements == (Shard(1),) and local(model[2].weight).shape == (2, 4)
+    return model
+
+def loss_of(model, batch):
+    loss = local(model(batch)).square().mean()
+    loss.backward()
+    return loss.item()
+"""
+        + DIVIDED
+    )
+    assert agents[0].content() != agents[1].content()
+
+
+def test_pipeline_parallel(ranks):
+    """With a pipeline of two stages, each rank has layers of its own, with other names and shapes."""
+    agents = ranks(
+        """
+def make_model():
+    names = [("first", torch.nn.Linear(4, 8)), ("bend", torch.nn.Tanh())] if rank == 0 else [("last", torch.nn.Linear(8, 3))]
+    return torch.nn.ModuleDict(dict(names))
+
+def loss_of(stage, batch):
+    if rank == 0:
+        sent = stage["bend"](stage["first"](batch))
+        dist.send(sent.detach(), dst=1)
+        gradient = torch.empty_like(sent)
+        dist.recv(gradient, src=1)
+        sent.backward(gradient)
+        return sent.sum().item()
+    received = torch.empty(len(batch), 8)
+    dist.recv(received, src=0)
+    received.requires_grad_()
+    loss = stage["last"](received).square().mean()
+    loss.backward()
+    dist.send(received.grad, dst=0)
+    return loss.item()
+"""
+        + DIVIDED
+    )
+    assert len(agents[0].content()) != len(agents[1].content())
+
+
 DCP = """
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
