@@ -25,6 +25,7 @@ use std::{
     time::Instant,
 };
 
+use nix::unistd::Pid;
 use ragent_base::{secret::Credentials, sys::clock};
 use ragent_core::memory::{Answer, Buffer, Effect, Input, TransferEnd, TransferId};
 use ragent_rendezvous::ids::{JobUid, LocalRank, RoundId};
@@ -40,7 +41,7 @@ pub(crate) use self::worker_sockets::path as socket_path;
 use self::{
     buffers::{Buffers, file_of, read_only},
     event::{AnswerSender, Event, Reply, ReplySender, TransferAnswer, memory_left},
-    threads::{Stop, Threads, is_stopped},
+    threads::{Stop, Threads, is_stopped, near},
     transport::Transport,
     worker_sockets::WorkerSockets,
 };
@@ -72,7 +73,7 @@ pub struct MemoryService {
     folder: Option<SocketFolder>,
     sockets: Option<WorkerSockets>,
     /// The workers that wait for an answer to a request that the machine has.
-    asked: HashMap<LocalRank, ReplySender>,
+    asked: HashMap<LocalRank, (ReplySender, Option<Pid>)>,
     /// The transfers that wait for a decision of the machine.
     undecided: HashMap<TransferId, AnswerSender>,
     /// The ranges that were fetched, until a worker gets them.
@@ -235,9 +236,9 @@ impl MemoryService {
             {
                 None
             }
-            Event::Asked { round, worker, ask, left, reply } => {
+            Event::Asked { round, worker, process, ask, left, reply } => {
                 // From now on, an answer of the machine is one to this request.
-                self.asked.insert(worker, reply);
+                self.asked.insert(worker, (reply, process));
                 Some(Input::Asked { round, worker, ask, left })
             }
             Event::WorkerGone { round, worker } => {
@@ -335,7 +336,7 @@ impl MemoryService {
             | Answer::Noted => None,
         };
         // The worker may have ended.
-        let Some(reply) = self.asked.remove(&worker) else { return };
+        let Some((reply, process)) = self.asked.remove(&worker) else { return };
         let packet = worker_messages::packet(&answer);
         let (buffer, is_written) = match answer {
             Answer::Buffer { buffer, .. } => (buffer, true),
@@ -366,7 +367,8 @@ impl MemoryService {
         let (file, events) = (self.buffers.get(buffer), self.events.clone());
         handle.spawn_blocking(move || {
             let descriptor = if is_written {
-                file.with_pages().and_then(|file| file.try_clone().map_err(|e| e.to_string()))
+                let file = near(process, || file.with_pages());
+                file.and_then(|file| file.try_clone().map_err(|e| e.to_string()))
             } else {
                 file.read_only()
             };

@@ -2,6 +2,7 @@
 
 use std::{fs::File, sync::Arc};
 
+use nix::unistd::Pid;
 use ragent_base::sys::memory;
 use ragent_core::memory::{
     Ask, BlockHeader, BlockRange, Buffer, Decline, MemoryLeft, PartId, Sum, TransferEnd, TransferId,
@@ -14,8 +15,15 @@ use super::buffers::MemoryFile;
 /// An event. Most become an input of the machine.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// A worker asks.
-    Asked { round: RoundId, worker: LocalRank, ask: Ask, left: MemoryLeft, reply: ReplySender },
+    /// A worker asks. Its process is known unless it is in another namespace.
+    Asked {
+        round: RoundId,
+        worker: LocalRank,
+        process: Option<Pid>,
+        ask: Ask,
+        left: MemoryLeft,
+        reply: ReplySender,
+    },
     /// A worker has closed its socket.
     WorkerGone { round: RoundId, worker: LocalRank },
     /// A checksum was computed.

@@ -5,6 +5,10 @@
 
 use std::{io, sync::Arc, thread};
 
+use nix::{
+    sched::{sched_getaffinity, sched_setaffinity},
+    unistd::Pid,
+};
 use ragent_base::sys::unix;
 use tokio::{
     runtime::{Builder, Handle},
@@ -66,6 +70,24 @@ impl Threads {
     }
 }
 
+/// Does `work` on the processors of a process. The kernel takes new pages from the memory next to the processor. If it
+/// does not allow that, the work is done on any processor.
+pub(super) fn near<T>(process: Option<Pid>, work: impl FnOnce() -> T) -> T {
+    let this_thread = Pid::from_raw(0);
+    let processors = process.and_then(|process| sched_getaffinity(process).ok());
+    let before = processors.and_then(|processors| {
+        let before = sched_getaffinity(this_thread).ok()?;
+        sched_setaffinity(this_thread, &processors).ok()?;
+        Some(before)
+    });
+    let result = work();
+    if let Some(before) = before {
+        // Other work of this thread may be for another process.
+        let _ = sched_setaffinity(this_thread, &before);
+    }
+    result
+}
+
 /// Returns when the sender of `stop` is dropped.
 pub(super) async fn stopped(mut stop: Stop) {
     while stop.changed().await.is_ok() {}
@@ -74,4 +96,33 @@ pub(super) async fn stopped(mut stop: Stop) {
 /// Returns true if the sender of `stop` is dropped.
 pub(super) fn is_stopped(stop: &Stop) -> bool {
     stop.has_changed().is_err()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use nix::sched::CpuSet;
+
+    use super::*;
+
+    /// The work is done on the processors of the other process, and what follows on those of before. A process that is
+    /// gone changes nothing.
+    #[test]
+    fn work_is_done_near_a_process() {
+        let own = || sched_getaffinity(Pid::from_raw(0)).unwrap();
+        let before = own();
+        let last = (0..CpuSet::count()).rfind(|cpu| before.is_set(*cpu).unwrap()).unwrap();
+        let mut one = CpuSet::new();
+        one.set(last).unwrap();
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = Pid::from_raw(child.id().cast_signed());
+        sched_setaffinity(pid, &one).unwrap();
+        assert_eq!(near(Some(pid), own), one);
+        assert_eq!(own(), before);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(near(Some(pid), own), before);
+        assert_eq!(near(None, own), before);
+    }
 }

@@ -17,7 +17,7 @@ use nix::{
         AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, bind,
         listen, recvmsg, sendmsg, socket,
     },
-    unistd::geteuid,
+    unistd::{Pid, geteuid},
 };
 use ragent_base::sys::clock;
 use ragent_core::memory::Ask;
@@ -177,7 +177,9 @@ impl WorkerSocket {
         let ask = receive(stream).await?;
         let (reply, replied) = oneshot::channel();
         let (round, worker, left) = (self.round, self.worker, memory_left());
-        let asked = Event::Asked { round, worker, ask, left, reply };
+        let process = stream.peer_cred().ok().and_then(|peer| peer.pid()).filter(|pid| *pid > 0);
+        let process = process.map(Pid::from_raw);
+        let asked = Event::Asked { round, worker, process, ask, left, reply };
         self.events.send(asked).await.map_err(|_| WorkerEnd::Closed)?;
         tokio::select! {
             biased;
