@@ -505,7 +505,7 @@ def count(*shape, dtype=torch.float32):
 KINDS = {
     "rows": (count(7, 5), line, [Shard(0)]),
     "columns": (count(5, 11), line, [Shard(1)]),
-    "whole": (count(2, 3), line, [Replicate()]),
+    "whole": (count(2, 5), line, [Replicate()]),
     "few": (count(2, 3, dtype=torch.bfloat16), line, [Shard(0)]),
     "grid": (count(9, 10, 3), grid, [Shard(0), Shard(1)]),
     "flags": (count(7, 3, dtype=torch.uint8), line, [Shard(0)]),
@@ -514,6 +514,9 @@ KINDS = {
     # More than one request.
     "large": (count(103, 1 << 10), line, [Shard(0)]),
 }
+if torch.__version__.startswith("2.2."):
+    # Its `dcp.save` refuses fewer rows than ranks.
+    del KINDS["few"]
 
 def spread(fill, turned=()):
     state = {}
@@ -566,11 +569,11 @@ for again in range(2):
     assert len(set(drawn)) == ranks, drawn
 
 # Nothing is changed if a name is missing, or a shape is another one.
-for other in ({"missing": torch.zeros(2)}, {"plain": {"3": torch.zeros(2, 2)}}):
+for other in ({"missing": torch.zeros(2)}, {"spread": {"rows": torch.zeros(7, 6)}}):
     try:
         dcp.load(other, storage_reader=memory.MemoryReader())
     except (Exception, CheckpointException) as error:
-        assert "missing" in str(error) or "plain.3" in str(error), error
+        assert "missing" in str(error) or "spread.rows" in str(error), error
     else:
         raise SystemExit("no error")
 """
