@@ -97,6 +97,11 @@ impl Looking {
         self.is_wanted
     }
 
+    /// Returns true if NCCL has not answered in the first part, and this part is not over.
+    pub(crate) fn awaits_first_of_nccl(&self) -> bool {
+        self.look.part == LookPart::First && self.is_nccl_awaited
+    }
+
     /// Returns the time of its begin.
     pub(crate) fn since(&self) -> Instant {
         self.since

@@ -75,6 +75,9 @@ pub enum OwnWait {
     Notice,
 }
 
+/// The sentence without any evidence.
+pub(crate) const NOTHING_KNOWN: &str = "nothing is known of the workers, except that they run";
+
 /// The reason for which the workers of a job make no progress.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Explanation {

@@ -2,6 +2,7 @@
 //!
 //! 1. An agent on this machine passes the request on to its coordinator.
 //! 2. The coordinator looks at the workers of all nodes, and shows their places in the state of the job.
+//! 3. If NCCL is asked, its answer is awaited for up to ten seconds. The sentence above the places may depend on it.
 
 use std::{ops::ControlFlow, process::ExitCode, time::Duration};
 
@@ -47,6 +48,7 @@ pub fn print(args: &StacksArgs) -> Result<ExitCode, LaunchError> {
         let followed = follow(&job, &credentials, found, &mut newest);
         match timeout(LOOK_TIMEOUT, followed).await {
             Ok(followed) => followed?,
+            Err(_) if newest.look.is_some() => {}
             Err(_) => {
                 let seconds = LOOK_TIMEOUT.as_secs();
                 return Err(failed(&format!(
@@ -119,12 +121,17 @@ impl Reader for NewLook {
     }
 
     async fn receive(&mut self, snapshot: Box<Snapshot>) -> Result<ControlFlow<()>, LaunchError> {
-        let id = id_of(&snapshot);
-        if id.is_some() && id != self.known {
-            self.look = snapshot.look;
-            return Ok(ControlFlow::Break(()));
+        let is_new = id_of(&snapshot).is_some_and(|id| Some(id) != self.known);
+        match snapshot.look.filter(|_| is_new) {
+            Some(look) => {
+                let awaits_nccl = look.awaits_nccl;
+                self.look = Some(look);
+                Ok(go_on_if(awaits_nccl && snapshot.outcome.is_none()))
+            }
+            // The round has ended.
+            None if self.look.is_some() => Ok(ControlFlow::Break(())),
+            None => Ok(go_on_if(snapshot.outcome.is_none())),
         }
-        Ok(go_on_if(snapshot.outcome.is_none()))
     }
 }
 

@@ -677,6 +677,8 @@ fn snapshot() -> Snapshot {
         look: Some(JobLook {
             number: 7,
             age_ms: 12_000,
+            text: Some("x".repeat(STALL_TEXT_MAX)),
+            awaits_nccl: true,
             places: vec![
                 LookPlace {
                     text: "all_reduce (train.py:7)".to_owned(),

@@ -4,8 +4,8 @@
 //!    two parts ([`Looking`]), so a job has at most one look in ten seconds.
 //! 2. The answers are restricted to what their nodes can know, and kept until the look is over.
 //! 3. The places of the workers are shown until the round ends ([`places`]).
-//! 4. A stall is explained ([`explain_stall`]). The explanation is shown at once. It is recorded as an event when the
-//!    look is over, so that the journal has one for both parts.
+//! 4. The answers are explained in a sentence ([`explain_stall`]), which is shown at once. In a stall, it is recorded as an
+//!    event when the look is over, so that the journal has one for both parts. Without a stall, nobody is blamed.
 
 use std::{net::Ipv6Addr, time::Instant};
 
@@ -22,7 +22,7 @@ use crate::{
     notice_phase::NoticePhase,
     phase::{Phase, Running},
     snapshot::JobLook,
-    stall::{Own, OwnWait, RankedNode, explain_stall, places, restrict},
+    stall::{NOTHING_KNOWN, Own, OwnWait, RankedNode, explain_stall, places, restrict},
     table::MemberRanks,
 };
 
@@ -117,7 +117,7 @@ impl Rendezvous {
         self.event(Some(event), None, kind);
     }
 
-    /// Shows the places of the workers, and explains the stall, by the answers so far.
+    /// Shows the places of the workers and the sentence, and explains the stall, by the answers so far.
     fn explain(&mut self, number: u64) {
         let Some(own) = self.own_facts(number) else { return };
         let Phase::Running(Running { stall, places: shown, look: Some(look), .. }) =
@@ -125,11 +125,14 @@ impl Rendezvous {
         else {
             return;
         };
+        let explanation = explain_stall(look.digests(), &own);
         if !look.digests().is_empty() {
-            *shown = Some(Box::new((look.since(), places(look.digests(), &own))));
+            let text = Some(&explanation.text).filter(|text| *text != NOTHING_KNOWN).cloned();
+            let places = places(look.digests(), &own);
+            *shown = Some(Box::new((look.since(), JobLook { text, ..places })));
         }
         if let Some(stall) = stall {
-            stall.explain(explain_stall(look.digests(), &own));
+            stall.explain(explanation);
         }
     }
 
@@ -138,7 +141,9 @@ impl Rendezvous {
         let Phase::Running(running) = &self.phase else { return None };
         let (since, look) = running.places.as_deref()?;
         let age_ms = millis(now.saturating_duration_since(*since));
-        Some(JobLook { age_ms, ..look.clone() })
+        let newest = running.look.as_ref().filter(|newest| newest.look().number == look.number);
+        let awaits_nccl = newest.is_some_and(|newest| newest.awaits_first_of_nccl());
+        Some(JobLook { age_ms, awaits_nccl, ..look.clone() })
     }
 
     /// Returns what this coordinator itself knows about the running round.

@@ -22,7 +22,7 @@ pub(super) fn of(cause: &Cause<'_>, evidence: &Evidence<'_>, own: &Own) -> Strin
     let mut text = match cause {
         Cause::Own(wait) => of_ragent(wait),
         Cause::Slow { group, launch } => format!(
-            "the job is slow, and does not hang: collectives went on within 10 s, such as {}",
+            "the job does not hang: collectives went on within 10 s, such as {}",
             numbered(launch, &evidence.groups[*group])
         ),
         Cause::NoStore { ranks, reached } => without_store(ranks, *reached, own),

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Own,
+    NOTHING_KNOWN, Own,
     evidence::{Evidence, Worker},
     names::{Ranks, stack_file},
 };
@@ -24,7 +24,7 @@ pub(super) fn of(evidence: &Evidence<'_>, own: &Own) -> String {
     } else {
         by_kernel(evidence, own)
     };
-    text.unwrap_or_else(|| "nothing is known of the workers, except that they run".to_owned())
+    text.unwrap_or_else(|| NOTHING_KNOWN.to_owned())
 }
 
 /// The same call of several ranks. Ranks in `torch.distributed` come last.

@@ -9,7 +9,8 @@ const NO_STACKS: &str = "no stack of Python could be read: install py-spy on the
 /// The hint in jobs whose stacks stay on their nodes.
 const NO_LINES: &str = "the lines of the script are in the files only: they cross a network only in jobs with a secret (`--secret-file`)\n";
 
-/// Returns the places of the workers with these ranks, which are ranges. Without ranks, returns all places.
+/// Returns the places of the workers with these ranks, which are ranges. Without ranks, returns all places, after the
+/// sentence that explains them.
 pub fn text(look: &JobLook, wanted: &[(u32, u32)]) -> String {
     let mut text = String::new();
     let mut is_cut = look.further > 0;
@@ -27,6 +28,9 @@ pub fn text(look: &JobLook, wanted: &[(u32, u32)]) -> String {
         }
     }
     if wanted.is_empty() {
+        if let Some(sentence) = &look.text {
+            text.insert_str(0, &format!("{sentence}\n"));
+        }
         if look.further > 0 {
             let further = grouped(u64::from(look.further));
             text += &format!("and {further} workers in further places\n");
@@ -118,8 +122,11 @@ ranks 0-1, 3: all_reduce (t.py:16)
   whole stack of rank 0: n0:/logs/b/0/stack.txt
 ";
         assert_eq!(text(&look(), &[]), all);
+        let sentence = "rank 2 has not reached the store; 3 of 4 have".to_owned();
+        let explained = JobLook { text: Some(sentence.clone()), ..look() };
+        assert_eq!(text(&explained, &[]), format!("{sentence}\n{all}"));
         let one = "rank 3: all_reduce (t.py:16)\n  whole stack of rank 0: n0:/logs/b/0/stack.txt\n";
-        assert_eq!(text(&look(), &[(3, 9)]), one);
+        assert_eq!(text(&explained, &[(3, 9)]), one);
         assert_eq!(text(&look(), &[(4, 4)]), "nothing is known of these ranks\n");
     }
 

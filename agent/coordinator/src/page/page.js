@@ -275,6 +275,7 @@
       for (const fact of stall.facts) list.push(fact);
     }
     const look = job.look;
+    if (look?.text && !stall) list.push(`${time(look.age_ms)} ago: ${look.text}`);
     for (const {text, count, ranks} of look?.places.slice(0, PLACES_MAX) ?? []) {
       const names = ranks.map(([first, last]) => first === last ? first : `${first}-${last}`).join(", ");
       const others = ranks.reduce((left, [first, last]) => left - (last - first + 1), count);

@@ -23,6 +23,12 @@ use crate::commands::events::JournalEntry;
 /// The number of restarts in the answer to `ragent explain restart`.
 const RESTARTS_MAX: usize = 10;
 
+/// The answer to `ragent explain stall` without steps.
+const NO_STEPS: &str = "\
+No step of this job is known, so a stall cannot be found (docs/progress.md shows how to report steps).
+To see where the workers are, and for which rank they wait, type `ragent stacks` on a machine of the job.
+";
+
 /// The explanation of a part of a job.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
@@ -60,6 +66,8 @@ pub(super) enum ExplainAnswer {
         /// The usual time of a step, if known.
         #[serde(skip)]
         usual: Option<Duration>,
+        /// True if the script gives no sign of progress, so that no stall can be found.
+        is_unknown: bool,
     },
     Rank {
         run_id: String,
@@ -116,6 +124,7 @@ impl ExplainAnswer {
                 run_id,
                 stall: snapshot.stall.clone(),
                 usual: snapshot.progress.and_then(|progress| progress.step_time),
+                is_unknown: snapshot.time.now.as_deref() == Some("unknown"),
             },
             Topic::Rank(rank) => {
                 let place = snapshot.nodes.iter().find_map(|node| {
@@ -170,6 +179,7 @@ impl ExplainAnswer {
                 let _ = writeln!(text, "{run_id} {now}");
                 write_wait(&mut text, waits_for.as_deref(), nodes, silent_voters);
             }
+            Self::Stall { stall: None, is_unknown: true, .. } => text += NO_STEPS,
             Self::Stall { stall: None, .. } => text += "The workers are not stalled.\n",
             Self::Stall { stall: Some(stall), usual, .. } => {
                 for line in stall::lines(stall, *usual) {

@@ -216,7 +216,7 @@ fn show(t: &mut Fixture, number: u64, part: LookPart) {
     }
 }
 
-/// A look that a person asks for shows the places of the workers, and explains no stall. A step does not end it.
+/// A look that a person asks for shows the places of the workers, and begins no stall. A step does not end it.
 #[test]
 fn requested_look_shows_places() {
     let mut t = training();
@@ -232,6 +232,46 @@ fn requested_look_shows_places() {
     let second = |name| Did::Look(name, 1, LookPart::Second, 0);
     assert_eq!(sent(t.live(&["a", "b"], 10 * SECOND)), [second("a"), second("b")]);
     assert_eq!((stall(&t), recorded(&mut t)), (None, vec![]));
+}
+
+/// Returns the newest look that is shown: its sentence, and if NCCL is awaited.
+fn sentence(t: &Fixture) -> Option<(Option<String>, bool)> {
+    let look = t.machine.snapshot(t.now).look?;
+    Some((look.text, look.awaits_nccl))
+}
+
+/// A requested look explains a job without any step too. It begins no stall, so nobody is blamed and nothing is recorded.
+#[test]
+fn requested_look_is_explained() {
+    let mut t = Fixture::new(2, 2);
+    t.run(&["a", "b"]);
+    t.request_look("a", 1);
+    let reached = |t: &Fixture, name: &str, part| {
+        let mut digest = digest(t, name, part, 7);
+        digest.groups.clear();
+        digest.workers[0].has_reached_store = Some(name == "a");
+        digest
+    };
+    for name in ["b", "a"] {
+        let mut digest = reached(&t, name, LookPart::First);
+        digest.has_asked_nccl = false;
+        t.message(name, FromNode::Digest(digest));
+    }
+    let text = "rank 1 on b has not reached the store at a.example:4242; 1 of 2 have";
+    assert_eq!(sentence(&t), Some((Some(text.to_owned()), true)), "NCCL may know more");
+    let first = reached(&t, "a", LookPart::First);
+    t.message("a", FromNode::Digest(first));
+    assert_eq!(sentence(&t), Some((Some(text.to_owned()), false)));
+    t.live(&["a", "b"], 10 * SECOND);
+    for name in ["a", "b"] {
+        let second = reached(&t, name, LookPart::Second);
+        t.message(name, FromNode::Digest(second));
+    }
+    let both = format!("{text} (unchanged after 10 s)");
+    assert_eq!(sentence(&t), Some((Some(both), false)));
+    assert_eq!((stall(&t), recorded(&mut t)), (None, vec![]));
+    t.live(&["a", "b"], 2_000 * SECOND);
+    assert_eq!(stall(&t), None);
 }
 
 /// A request after the first answers to a look is answered by the next look, so a job has at most one in ten seconds.

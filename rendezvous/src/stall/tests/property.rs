@@ -106,7 +106,7 @@ impl Case {
                     || text.contains("launched but not finished");
                 blamed.is_none() && (is_stuck || !self.has_records)
             }
-            Fault::Slow => blamed.is_none() && text.starts_with("the job is slow"),
+            Fault::Slow => blamed.is_none() && text.starts_with("the job does not hang"),
         };
         let fault = self.job.fault;
         if is_right { Ok(()) } else { Err(format!("{fault:?}: {text} (blamed: {blamed:?})")) }

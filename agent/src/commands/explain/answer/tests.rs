@@ -117,6 +117,12 @@ it is in load_batch at data.py:88
     let whole = text(Topic::Job, &stalled, &[]);
     assert!(expected.lines().all(|line| whole.contains(&format!("\n  {line}\n"))), "{whole}");
     assert_eq!(text(Topic::Stall, &job(), &[]), "The workers are not stalled.\n");
+    let mut unknown = job();
+    unknown.time.now = Some("unknown".to_owned());
+    let text = text(Topic::Stall, &unknown, &[]);
+    for part in ["No step of this job is known", "docs/progress.md", "`ragent stacks`"] {
+        assert!(text.contains(part), "{text}");
+    }
 }
 
 /// A worker is explained by its node and its own events. A rank without a worker is explained by its events.
