@@ -1,8 +1,8 @@
 //! Collects the answers to a look at the workers of a round.
 //!
 //! 1. All nodes look at once (part 1), and again ten seconds later (part 2).
-//! 2. One node also asks NCCL, for each part: the one with group rank 0. If it has not done so within ten seconds, the next
-//!    one is asked, three at most.
+//! 2. One node also asks NCCL, for each part: the one with group rank 0. If it has no answer, or none within ten seconds, the
+//!    next one is asked, three at most.
 //! 3. A part is over when all nodes have answered it, or after ten seconds. Then the answers so far are explained.
 //!
 //! A node has one answer for each part, so the memory is bounded by the number of nodes. It is freed with the look.
@@ -119,13 +119,22 @@ impl Looking {
 
     /// Records the answer of a node. It replaces an earlier answer to the same part. An answer to another look, or to
     /// a part that is not due, does not count.
-    pub(crate) fn record(&mut self, node: &NodeId, rank: GroupRank, digest: Digest) -> LookStep {
+    pub(crate) fn record(
+        &mut self,
+        now: Instant,
+        node: &NodeId,
+        rank: GroupRank,
+        digest: Digest,
+    ) -> LookStep {
         if digest.look != self.look.number || digest.part > self.look.part {
             return LookStep::default();
         }
         let before = (self.is_part_over, self.is_nccl_awaited);
         let is_newest = digest.part == self.look.part;
-        self.is_nccl_awaited &= !(is_newest && rank == self.look.ras_rank && digest.has_asked_nccl);
+        let is_asked = is_newest && rank == self.look.ras_rank;
+        self.is_nccl_awaited &= !(is_asked && digest.has_asked_nccl);
+        let is_silent = is_asked && self.is_nccl_awaited && digest.is_nccl_silent;
+        let is_changed = is_silent && self.ask_next(now);
         self.has_news = true;
         let key = (digest.part, node.clone());
         match self.places.get(&key).and_then(|place| self.digests.get_mut(*place)) {
@@ -139,9 +148,19 @@ impl Looking {
         self.is_part_over |= self.answered >= self.nodes;
         // A node may answer again and again.
         if before == (self.is_part_over, self.is_nccl_awaited) {
-            return LookStep::default();
+            return LookStep { is_changed, ..LookStep::default() };
         }
-        self.settled()
+        LookStep { is_changed, ..self.settled() }
+    }
+
+    /// Lets the next node ask NCCL. Returns false if there is none.
+    fn ask_next(&mut self, now: Instant) -> bool {
+        let next = GroupRank(self.look.ras_rank.0 + 1);
+        self.is_nccl_awaited = next.0 < self.nodes.min(ASKING_MAX);
+        if self.is_nccl_awaited {
+            (self.look.ras_rank, self.asked_since) = (next, now);
+        }
+        self.is_nccl_awaited
     }
 
     /// Returns what follows when the newest part may be over.
@@ -173,13 +192,7 @@ impl Looking {
         self.is_part_over |= after(self.part_since, PART) <= now;
         let mut step = self.settled();
         if self.is_nccl_awaited && after(self.asked_since, PART) <= now {
-            let next = GroupRank(self.look.ras_rank.0 + 1);
-            if next.0 < self.nodes.min(ASKING_MAX) {
-                (self.look.ras_rank, self.asked_since) = (next, now);
-                step.is_changed = true;
-            } else {
-                self.is_nccl_awaited = false;
-            }
+            step.is_changed = self.ask_next(now);
         }
         if self.look.part == LookPart::First {
             (self.look.part, self.part_since) = (LookPart::Second, now);

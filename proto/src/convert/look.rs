@@ -57,6 +57,7 @@ impl From<Digest> for v1::Digest {
             facts: digest.facts.iter().map(|fact| fitted_line(fact)).collect(),
             // A part of a path leads nowhere.
             has_asked_nccl: digest.has_asked_nccl,
+            is_nccl_silent: digest.is_nccl_silent,
             is_cut: digest.is_cut,
             logs: digest.logs.filter(|path| fitted_line(path) == *path),
         })
@@ -103,6 +104,7 @@ impl TryFrom<v1::Digest> for Digest {
                 line(fact, "digest.facts")
             })?,
             has_asked_nccl: digest.has_asked_nccl,
+            is_nccl_silent: digest.is_nccl_silent,
             is_cut: digest.is_cut,
             logs: digest.logs.map(|path| line(path, "digest.logs")).transpose()?,
         })

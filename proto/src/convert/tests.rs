@@ -539,6 +539,7 @@ fn digest() -> Digest {
         facts: vec!["x".repeat(LINE_MAX); 4],
         logs: Some("/logs/run7_x/attempt_2".to_owned()),
         has_asked_nccl: true,
+        is_nccl_silent: true,
         is_cut: false,
     }
 }

@@ -16,7 +16,12 @@ fn answer(looking: &mut Looking, rank: u32, part: LookPart) -> LookStep {
 
 fn record(looking: &mut Looking, rank: u32, part: LookPart, has_asked_nccl: bool) -> LookStep {
     let digest = Digest { has_asked_nccl, ..Digest::new(RoundId::default(), 7, part) };
-    looking.record(&NodeId::new(format!("n{rank}")), GroupRank(rank), digest)
+    recorded(looking, rank, digest)
+}
+
+fn recorded(looking: &mut Looking, rank: u32, digest: Digest) -> LookStep {
+    let now = looking.since();
+    looking.record(now, &NodeId::new(format!("n{rank}")), GroupRank(rank), digest)
 }
 
 const EXPLAINED: LookStep = LookStep { is_changed: false, is_explained: true, is_over: false };
@@ -76,6 +81,33 @@ fn another_node_asks_nccl() {
     assert!(small.handle_timeout(begin + PART).is_changed, "the second part");
     assert_eq!(small.look().ras_rank, GroupRank(0));
     assert!(small.handle_timeout(begin + 2 * PART).is_over);
+}
+
+/// If NCCL does not answer the node that asks, the next one is asked at once, three at most. Its own view counts, and that it is
+/// repeated changes nothing.
+#[test]
+fn silent_nccl_is_asked_elsewhere() {
+    let begin = some_instant();
+    let mut looking = Looking::new(begin, 7, 9);
+    let silent =
+        Digest { is_nccl_silent: true, ..Digest::new(RoundId::default(), 7, LookPart::First) };
+    let changed = LookStep { is_changed: true, ..LookStep::default() };
+    for rank in 0..2 {
+        assert_eq!(recorded(&mut looking, rank, silent.clone()), changed);
+        assert_eq!(looking.look().ras_rank, GroupRank(rank + 1));
+        assert_eq!(recorded(&mut looking, rank, silent.clone()), LookStep::default(), "repeated");
+    }
+    assert!(looking.awaits_first_of_nccl());
+    assert_eq!(recorded(&mut looking, 2, silent.clone()), LookStep::default());
+    assert_eq!((looking.look().ras_rank, looking.awaits_first_of_nccl()), (GroupRank(2), false));
+    assert_eq!(looking.digests().len(), 3);
+    // The node that has answered in the first part is asked in the second one.
+    let mut looking = Looking::new(begin, 7, 2);
+    recorded(&mut looking, 0, silent);
+    assert_eq!(answer(&mut looking, 1, LookPart::First), EXPLAINED);
+    looking.handle_timeout(begin + PART);
+    record(&mut looking, 0, LookPart::Second, false);
+    assert_eq!(answer(&mut looking, 1, LookPart::Second), LookStep { is_over: true, ..EXPLAINED });
 }
 
 /// The answer of NCCL to each part is awaited, although the node that asks has sent what it knows itself. In the second

@@ -70,7 +70,7 @@ impl Rendezvous {
             .and_then(|table| table.member_ranks().get(usize::try_from(member.rank.0).ok()?));
         let Some(ranks) = ranks else { return };
         restrict(&mut digest, &ranked(ranks), look.asks_nccl(member.rank));
-        let step = look.record(id, member.rank, digest);
+        let step = look.record(now, id, member.rank, digest);
         self.follow_look(now, step);
         // A worker may have been named.
         self.send_new_guidance(now);

@@ -82,8 +82,11 @@ pub struct Digest {
     /// The folder with the workers' logs of this round, if their stacks are written there. It has a folder for each
     /// worker, named by its local rank. At most [`LINE_MAX`](super::LINE_MAX) bytes.
     pub logs: Option<String>,
-    /// True if this node was asked to ask NCCL, and has done so. Its answer is part of this digest, if there was one.
+    /// True if this node was asked to ask NCCL, and no other node has to: its answer is part of this digest, or its
+    /// workers do not use NCCL.
     pub has_asked_nccl: bool,
+    /// True if this node was asked to ask NCCL, and has no answer that it can use. Another node may have one.
+    pub is_nccl_silent: bool,
     /// True if something was left out because there was too much of it. Then no rank is blamed.
     pub is_cut: bool,
 }
@@ -100,6 +103,7 @@ impl Digest {
             facts: Vec::new(),
             logs: None,
             has_asked_nccl: false,
+            is_nccl_silent: false,
             is_cut: false,
         }
     }

@@ -317,6 +317,7 @@ impl World {
             facts,
             logs,
             has_asked_nccl: asks,
+            is_nccl_silent: false,
             is_cut: false,
         };
         let Some(stalls) = &mut self.stalls else { return };

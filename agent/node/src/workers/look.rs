@@ -124,14 +124,27 @@ pub(crate) async fn look(request: LookRequest) -> (Digest, Vec<Content>) {
         facts,
         logs,
         has_asked_nccl: false,
+        is_nccl_silent: false,
         is_cut: is_cut || is_any_left_out,
     };
     (digest, contents)
 }
 
-/// Asks NCCL for the collectives of all ranks, at this address. Returns `None` without an answer for this job.
-pub(crate) async fn ask_nccl(request: LookRequest, address: Endpoint) -> Option<Groups> {
+/// The answer of NCCL to the question of a node.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum NcclAnswer {
+    /// The collectives of all ranks.
+    Groups(Groups),
+    /// There is no answer for this job. NCCL may answer on another node.
+    Silent,
+    /// There is no answer, because no worker of this node has loaded NCCL.
+    Absent,
+}
+
+/// Asks NCCL for the collectives of all ranks, at this address.
+pub(crate) async fn ask_nccl(request: LookRequest, address: Endpoint) -> NcclAnswer {
     let LookRequest { first_rank, world_size, workers, .. } = request;
+    let worker_pids: Vec<u32> = workers.values().map(|worker| worker.pid).collect();
     let processes = move || {
         let ranks = workers.iter().flat_map(|(local_rank, worker)| {
             let rank = GlobalRank(first_rank.0.saturating_add(local_rank.0));
@@ -140,7 +153,13 @@ pub(crate) async fn ask_nccl(request: LookRequest, address: Endpoint) -> Option<
         (ranks.collect(), ThisHost.addresses())
     };
     let (pids, addresses) = within(processes).await;
-    ras::ask(&address, OwnWorkers { pids, addresses, world_size }).await
+    match ras::ask(&address, OwnWorkers { pids, addresses, world_size }).await {
+        Some(groups) => NcclAnswer::Groups(groups),
+        None => {
+            let lacks_nccl = move || worker_pids.into_iter().all(kernel::lacks_nccl);
+            if within(lacks_nccl).await { NcclAnswer::Absent } else { NcclAnswer::Silent }
+        }
+    }
 }
 
 /// Returns true if a signal has stopped the worker.

@@ -69,6 +69,7 @@ pub(super) fn digest(groups: Vec<GroupLook>, workers: Vec<WorkerLook>) -> Digest
         facts: Vec::new(),
         logs: Some("/logs/run7_x/attempt_2".to_owned()),
         has_asked_nccl: true,
+        is_nccl_silent: false,
         is_cut: false,
     }
 }

@@ -14,7 +14,9 @@ use ragent_rendezvous::{
 use tracing::warn;
 
 use super::{Done, HungBy, WorkersDriver};
-use crate::workers::look::{Groups, LookRequest, LookedAt, ask_nccl, files, is_stopped, look, ras};
+use crate::workers::look::{
+    Groups, LookRequest, LookedAt, NcclAnswer, ask_nccl, files, is_stopped, look, ras,
+};
 
 impl WorkersDriver {
     /// Starts to look at the workers, which make no progress.
@@ -56,17 +58,20 @@ impl WorkersDriver {
             request.facts = measures.hardware().lines_of_round(clock::now());
             request.facts.truncate(FACTS_MAX);
             let (mut digest, contents) = look(request).await;
-            // Without NCCL, nothing else is awaited.
+            // Without an address, nothing else is awaited.
             digest.has_asked_nccl = order.asks_nccl && asked.is_none();
             // The loop may have ended.
             let _ = background.send((round, Done::Digest(digest.clone()))).await;
             files::write(contents);
             if let Some(asked) = asked {
-                digest.has_asked_nccl = true;
-                let Groups { groups, is_cut } = asked.await.ok().flatten().unwrap_or_default();
-                digest.groups.splice(0..0, groups);
-                digest.is_cut |= is_cut || digest.groups.len() > DIGEST_GROUPS_MAX;
-                digest.groups.truncate(DIGEST_GROUPS_MAX);
+                let answer = asked.await.unwrap_or(NcclAnswer::Silent);
+                digest.is_nccl_silent = answer == NcclAnswer::Silent;
+                digest.has_asked_nccl = !digest.is_nccl_silent;
+                if let NcclAnswer::Groups(Groups { groups, is_cut }) = answer {
+                    digest.groups.splice(0..0, groups);
+                    digest.is_cut |= is_cut || digest.groups.len() > DIGEST_GROUPS_MAX;
+                    digest.groups.truncate(DIGEST_GROUPS_MAX);
+                }
                 let _ = background.send((round, Done::Digest(digest))).await;
             }
         });
