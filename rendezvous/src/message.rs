@@ -34,8 +34,8 @@ pub use self::{
     },
     look::{
         Activity, DIGEST_GROUPS_MAX, DIGEST_MAX, DIGEST_WORKERS_MAX, Digest, FACTS_MAX,
-        GROUP_NAME_MAX, GroupLook, Hung, LAUNCHES_MAX, LISTED_RANKS_MAX, LaunchSource, Launched,
-        Look, LookPart, WorkerLook,
+        GROUP_NAME_MAX, GroupLook, Hung, LAUNCHES_MAX, LISTED_PROCESSES_MAX, LISTED_RANKS_MAX,
+        LaunchSource, Launched, Look, LookPart, PROCESS_NAME_MAX, WorkerLook,
     },
     memory::{
         ALL_SOURCES_BYTES_MAX, CheckpointId, DIFFERENT_STEPS, MEMORY_BYTES_MAX, MemoryKind,

@@ -126,6 +126,7 @@ pub fn restrict(digest: &mut Digest, node: &RankedNode, asks_nccl: bool) {
             group.unanswered.clear();
             for launched in &mut group.launched {
                 launched.ranks.retain(is_own);
+                launched.processes.clear();
                 launched.count = launched.count.min(node.workers);
             }
         }

@@ -5,8 +5,8 @@ use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank},
     message::{
         Activity, DIGEST_GROUPS_MAX, DIGEST_MAX, DIGEST_WORKERS_MAX, Digest, FACTS_MAX,
-        GROUP_NAME_MAX, GroupLook, Hung, LAUNCHES_MAX, LISTED_RANKS_MAX, LaunchSource, Launched,
-        Look, LookPart, WorkerLook,
+        GROUP_NAME_MAX, GroupLook, Hung, LAUNCHES_MAX, LISTED_PROCESSES_MAX, LISTED_RANKS_MAX,
+        LaunchSource, Launched, Look, LookPart, PROCESS_NAME_MAX, WorkerLook,
     },
 };
 
@@ -205,6 +205,9 @@ impl From<Launched> for v1::Launched {
             is_finished: launched.is_finished,
             count: launched.count,
             ranks: to_ranks(launched.ranks),
+            processes: (launched.processes.iter())
+                .map(|process| fitted_to(process, PROCESS_NAME_MAX))
+                .collect(),
         }
     }
 }
@@ -223,6 +226,12 @@ impl TryFrom<v1::Launched> for Launched {
             is_finished: launched.is_finished,
             count: launched.count,
             ranks,
+            processes: list(
+                launched.processes,
+                "launched.processes",
+                LISTED_PROCESSES_MAX,
+                |process| one_line(process, "launched.processes", PROCESS_NAME_MAX),
+            )?,
         })
     }
 }

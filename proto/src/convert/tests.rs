@@ -16,13 +16,13 @@ use ragent_rendezvous::{
         Activity, Admission, Assignment, CheckedOwners, Checkpoint, CheckpointId, DepartedNode,
         DepartedNodes, Departure, Digest, EvictReason, FromNode, GroupLook, Guidance,
         HARDWARE_FACTS_MAX, HardwareFact, HealthClass, Hung, JobResult, KnownRound, LINE_MAX,
-        LaunchSource, Launched, Look, LookPart, MEMORY_BYTES_MAX, MemoryKind, MemoryPlan,
-        MemoryReport, MemoryUnusable, NOTICE_HOSTS_MAX, NOTICE_TEXT_MAX, NodeDescription,
-        NodeNotice, NodeReport, NodeState, Notice, NoticeKind, OomKill, Outcome, PARTS_MAX, Part,
-        PartPlace, PartSources, RefuseReason, RefusedClients, Registration, Requests,
-        RestartReason, STEP_MAX, Saved, StandbyCounts, StepProgress, StepSource, StoreConnection,
-        StoreConnections, StoreUnreached, ToNode, Unhealthy, UnusableReason, WaitReason, Welcome,
-        WorkerEnd, WorkerFailure, WorkerLook,
+        LISTED_PROCESSES_MAX, LaunchSource, Launched, Look, LookPart, MEMORY_BYTES_MAX, MemoryKind,
+        MemoryPlan, MemoryReport, MemoryUnusable, NOTICE_HOSTS_MAX, NOTICE_TEXT_MAX,
+        NodeDescription, NodeNotice, NodeReport, NodeState, Notice, NoticeKind, OomKill, Outcome,
+        PARTS_MAX, Part, PartPlace, PartSources, RefuseReason, RefusedClients, Registration,
+        Requests, RestartReason, STEP_MAX, Saved, StandbyCounts, StepProgress, StepSource,
+        StoreConnection, StoreConnections, StoreUnreached, ToNode, Unhealthy, UnusableReason,
+        WaitReason, Welcome, WorkerEnd, WorkerFailure, WorkerLook,
     },
     settings::{Leases, NodeRange, SharedSettings, StoreAccess, Timeouts},
     snapshot::{
@@ -522,6 +522,7 @@ fn digest() -> Digest {
         is_finished: number == 1,
         count: 509,
         ranks: ranks.into_iter().map(GlobalRank).collect(),
+        processes: vec!["process 4021 on 10.0.0.7".to_owned(); LISTED_PROCESSES_MAX],
     };
     let group = |source| GroupLook {
         name: "default_pg".to_owned(),

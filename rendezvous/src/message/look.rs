@@ -33,6 +33,12 @@ pub const FACTS_MAX: usize = 4;
 /// The longest name of a group or a collective, in bytes.
 pub const GROUP_NAME_MAX: usize = 64;
 
+/// The most processes in one list of a [`Digest`].
+pub const LISTED_PROCESSES_MAX: usize = 4;
+
+/// The longest name of a process, in bytes.
+pub const PROCESS_NAME_MAX: usize = 64;
+
 /// A look at all workers of a round.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Look {
@@ -183,4 +189,7 @@ pub struct Launched {
     pub count: u32,
     /// These ranks, the first ones; at most [`LISTED_RANKS_MAX`], and no more than `count`.
     pub ranks: Vec<GlobalRank>,
+    /// Further ones whose rank NCCL does not know, such as `process 4021 on 10.0.0.7`; at most
+    /// [`LISTED_PROCESSES_MAX`], each with at most [`PROCESS_NAME_MAX`] bytes.
+    pub processes: Vec<String>,
 }

@@ -198,6 +198,13 @@ impl<'a> Group<'a> {
         }
     }
 
+    /// Returns the processes that NCCL lists in place of ranks, of all launches below this number.
+    pub(super) fn processes_below(&self, number: u64) -> Vec<&'a str> {
+        let launched = self.newest.iter().flat_map(|newest| &newest.launched);
+        let below = launched.filter(|launched| launched.number < number);
+        below.flat_map(|launched| &launched.processes).map(String::as_str).collect()
+    }
+
     /// Returns the launches whose lists leave out ranks, and the number of these ranks.
     pub(super) fn unlisted(&self) -> Vec<(Launch<'a>, u64)> {
         let mut left = self.counts.clone();

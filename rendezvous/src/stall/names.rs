@@ -44,6 +44,19 @@ impl Ranks {
         Self { text, is_one }
     }
 
+    /// Adds processes to the name, which are some of the unlisted ranks.
+    pub(super) fn with_processes(mut self, processes: &[&str], unlisted: u64) -> Self {
+        let named = processes.iter().take(NAMED_RANKS);
+        let named: Vec<_> = named.copied().take(usize::try_from(unlisted).unwrap_or(0)).collect();
+        if !named.is_empty() {
+            let more = unlisted.saturating_sub(named.len() as u64);
+            let more =
+                if more > 0 { format!(" and {} more", grouped(more)) } else { String::new() };
+            self.text.push_str(&format!(" ({}{more})", named.join(", ")));
+        }
+        self
+    }
+
     /// Returns the ranks with a verb.
     pub(super) fn with(&self, one: &str, several: &str) -> String {
         format!("{} {}", self.text, self.verb(one, several))

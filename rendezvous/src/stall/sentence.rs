@@ -36,7 +36,10 @@ pub(super) fn of(cause: &Cause<'_>, evidence: &Evidence<'_>, own: &Own) -> Strin
             format!("{} stopped, and {verb} not launched {launch}", who.with("is", "are"))
         }
         Cause::Missing { group, ranks, unlisted, .. } => {
+            let processes =
+                evidence.groups[*group].processes_below(top(&evidence.groups[*group]).number);
             let who = Ranks::with_unlisted(ranks, *unlisted, own);
+            let who = who.with_processes(&processes, *unlisted);
             let worker = |rank| evidence.workers.get(rank);
             let in_torch = ranks.iter().all(|rank| worker(rank).is_some_and(Worker::is_in_torch));
             let waits = if in_torch && !ranks.is_empty() {

@@ -277,6 +277,7 @@ impl World {
             is_finished,
             count: u32::try_from(ranks.len()).unwrap_or(0),
             ranks,
+            processes: Vec::new(),
         };
         let is_late = |rank: &GlobalRank| is_paused && Some(*rank) == culprit;
         let (late, waiting): (Vec<_>, Vec<_>) = ranks.iter().copied().partition(is_late);

@@ -36,6 +36,7 @@ pub(super) fn digest(t: &Fixture, name: &str, part: LookPart, number: u64) -> Di
         is_finished: number < 7,
         count: 1,
         ranks: vec![rank],
+        processes: Vec::new(),
     };
     let group = GroupLook {
         name: "world".to_owned(),

@@ -114,6 +114,7 @@ fn hostile_digests_are_harmless() {
                         is_finished: draw(2) == 0,
                         count: if draw(5) == 0 { u32::MAX } else { ranks.len() as u32 },
                         ranks,
+                        processes: Vec::new(),
                     });
                 }
                 let source = if draw(2) == 0 { LaunchSource::Ras } else { LaunchSource::Records };

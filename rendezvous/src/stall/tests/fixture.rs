@@ -38,6 +38,7 @@ pub(super) fn launched(operation: &str, number: u64, ranks: &[u32]) -> Launched 
         is_finished: false,
         count: ranks.len() as u32,
         ranks: ranks.iter().copied().take(LISTED_RANKS_MAX).map(GlobalRank).collect(),
+        processes: Vec::new(),
     }
 }
 

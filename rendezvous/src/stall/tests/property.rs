@@ -258,6 +258,7 @@ fn large_job() -> Vec<Digest> {
                 is_finished: node == 9_999,
                 count: ranks.len() as u32,
                 ranks: ranks.to_vec(),
+                processes: Vec::new(),
             }],
             unanswered: Vec::new(),
         };
@@ -299,6 +300,7 @@ fn hostile_nodes() -> Vec<Digest> {
                     is_finished: draw(&mut random, 2) == 0,
                     count: 10,
                     ranks,
+                    processes: Vec::new(),
                 });
             }
             let name = if index % 2 == 0 { format!("{index}") } else { format!("{index}_{node}") };

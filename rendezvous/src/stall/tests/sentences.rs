@@ -387,6 +387,26 @@ fn ranks_without_names_are_counted() {
     assert_eq!(explained, (text.to_owned(), None));
 }
 
+/// In place of unknown ranks, processes are named: four, and the number of others.
+#[test]
+fn processes_without_ranks_are_named() {
+    let behind = |missing: u32, pids: std::ops::Range<u32>| {
+        let list = |number, count| Launched { count, ..launched("all_gather", number, &[]) };
+        let processes = pids.map(|pid| format!("process {pid} on 10.0.0.7")).collect();
+        let last = Launched { processes, ..list(23, missing) };
+        let lists = vec![list(24, 8 - missing), last];
+        let of_nccl = group("c1", LaunchSource::Ras, 8, lists);
+        explain(vec![digest(vec![of_nccl], Vec::new())], &hosts(8, 2)).0
+    };
+    let tail = "not launched all_gather 24 of the group of 8 ranks, which";
+    let one = format!("1 rank (process 7 on 10.0.0.7) has {tail} 7 ranks have launched (NCCL RAS)");
+    assert_eq!(behind(1, 7..8), one);
+    let process = |pid| format!("process {pid} on 10.0.0.7");
+    let four = (1..5).map(process).collect::<Vec<_>>().join(", ");
+    let six = format!("6 ranks ({four} and 2 more) have {tail} 2 ranks have launched (NCCL RAS)");
+    assert_eq!(behind(6, 1..5), six);
+}
+
 /// A group of all ranks that was used once, at the start, hides no rank that others wait for: NCCL does not say that its
 /// collective is finished.
 #[test]

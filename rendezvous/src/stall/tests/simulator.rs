@@ -271,7 +271,14 @@ impl Job {
         let size = self.ranks.len() as u32;
         let number = self.ranks.iter().flat_map(|rank| &rank.launched).map(|launch| launch.0).sum();
         let operation = "collective".to_owned();
-        let all = Launched { operation, number, is_finished: true, count: size, ranks: Vec::new() };
+        let all = Launched {
+            operation,
+            number,
+            is_finished: true,
+            count: size,
+            ranks: Vec::new(),
+            processes: Vec::new(),
+        };
         let (name, source) = (String::new(), LaunchSource::Ras);
         GroupLook { name, size, source, launched: vec![all], unanswered: Vec::new() }
     }
@@ -309,6 +316,7 @@ impl Job {
                     is_finished,
                     count: 1,
                     ranks: vec![rank],
+                    processes: Vec::new(),
                 });
             }
         }

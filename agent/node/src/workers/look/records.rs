@@ -264,6 +264,7 @@ fn launched(launches: Launches<'_>) -> (Vec<Launched>, bool) {
             is_finished: *is_finished,
             count: u32::try_from(ranks.len()).unwrap_or(u32::MAX),
             ranks: ranks.to_vec(),
+            processes: Vec::new(),
         })
     });
     let mut lists: Vec<_> = lists.collect();
@@ -323,7 +324,8 @@ mod tests {
     fn launch(operation: &str, number: u64, is_finished: bool, ranks: &[u32]) -> Launched {
         let ranks: Vec<_> = ranks.iter().copied().map(GlobalRank).collect();
         let count = u32::try_from(ranks.len()).unwrap();
-        Launched { operation: operation.to_owned(), number, is_finished, count, ranks }
+        let operation = operation.to_owned();
+        Launched { operation, number, is_finished, count, ranks, processes: Vec::new() }
     }
 
     /// The last collective of each rank is described, with size and type of its data. A rank with a group, but without

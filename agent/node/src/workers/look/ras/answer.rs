@@ -2,7 +2,7 @@
 //!
 //! 1. An answer without any worker of this node belongs to another job, and is dropped.
 //! 2. In the communicator of all ranks, the rank is the global rank. So hosts and process ids give the global ranks in
-//!    all other communicators.
+//!    all other communicators. Without it, a few processes are listed by host and process id.
 //! 3. A communicator is described if its ranks differ. The communicator of all ranks always is. For all others together,
 //!    there is the sum of all counts: if it differs between the parts of a look, the job goes on.
 //! 4. A digest has no room for many ranks. It shows that something is left out.
@@ -16,8 +16,8 @@ use ragent_proto::printable_line;
 use ragent_rendezvous::{
     ids::GlobalRank,
     message::{
-        DIGEST_GROUPS_MAX, GROUP_NAME_MAX, GroupLook, LAUNCHES_MAX, LISTED_RANKS_MAX, LaunchSource,
-        Launched,
+        DIGEST_GROUPS_MAX, GROUP_NAME_MAX, GroupLook, LAUNCHES_MAX, LISTED_PROCESSES_MAX,
+        LISTED_RANKS_MAX, LaunchSource, Launched,
     },
 };
 use serde::Deserialize;
@@ -40,6 +40,9 @@ const KINDS_MAX: usize = 16;
 
 /// The ranks in all lists of the described groups, at most, so that a digest has room for workers.
 const RANKS_MAX: usize = 256;
+
+/// The processes in all lists of the described groups, at most, for the same reason.
+const PROCESSES_MAX: usize = 8;
 
 #[derive(Deserialize)]
 struct Answer {
@@ -73,6 +76,19 @@ struct MissingRank {
     pid: i64,
 }
 
+/// A process of a communicator, and its rank in the job if that is known.
+struct Process<'a> {
+    host: &'a str,
+    pid: i64,
+    rank: Option<GlobalRank>,
+}
+
+impl Process<'_> {
+    fn name(&self) -> String {
+        printable_line(&format!("process {} on {}", self.pid, self.host))
+    }
+}
+
 /// The processes of the job by host and process id.
 type Ranks<'a> = BTreeMap<(&'a str, i64), GlobalRank>;
 
@@ -97,16 +113,20 @@ pub(crate) fn groups(received: &[u8], own: &OwnWorkers) -> Option<Groups> {
         .map(|communicator| (Reverse(is_whole(communicator)), communicator.describe(&ranks, own)))
         .collect();
     groups.sort_by_key(|(whole, (group, _))| (*whole, Reverse(group.size)));
-    let mut left = RANKS_MAX;
+    let (mut left, mut left_processes) = (RANKS_MAX, PROCESSES_MAX);
     let mut is_cut = groups.len() >= DIGEST_GROUPS_MAX;
     let mut described = vec![total(&all, own.world_size)];
-    for (_, (group, is_list_cut)) in groups.into_iter().take(DIGEST_GROUPS_MAX - 1) {
+    for (_, (mut group, is_list_cut)) in groups.into_iter().take(DIGEST_GROUPS_MAX - 1) {
         let listed: usize = group.launched.iter().map(|launched| launched.ranks.len()).sum();
         let Some(rest) = left.checked_sub(listed) else {
             is_cut = true;
             break;
         };
         left = rest;
+        for launched in &mut group.launched {
+            launched.processes.truncate(left_processes);
+            left_processes -= launched.processes.len();
+        }
         is_cut |= is_list_cut;
         described.push(group);
     }
@@ -118,8 +138,14 @@ fn total(all: &[Communicator], world_size: u32) -> GroupLook {
     let ranks = all.iter().flat_map(|communicator| &communicator.ranks);
     let number = ranks.fold(0, |sum: u64, rank| sum.saturating_add(rank.number()));
     let operation = "collective".to_owned();
-    let launched =
-        Launched { operation, number, is_finished: true, count: world_size, ranks: Vec::new() };
+    let launched = Launched {
+        operation,
+        number,
+        is_finished: true,
+        count: world_size,
+        ranks: Vec::new(),
+        processes: Vec::new(),
+    };
     GroupLook {
         name: String::new(),
         size: world_size,
@@ -160,11 +186,16 @@ impl Communicator {
         let global = |host: &str, pid: i64| ranks.get(&(host, pid)).copied();
         let fewest = self.fewest();
         // A rank may be listed twice. It counts once.
-        let mut launches: BTreeMap<(u64, String), Vec<Option<GlobalRank>>> = BTreeMap::new();
+        let mut launches: BTreeMap<(u64, String), Vec<Process<'_>>> = BTreeMap::new();
         let mut seen = std::collections::BTreeSet::new();
         for rank in self.ranks.iter().filter(|rank| seen.insert(rank.rank)) {
             let launch = (rank.number(), rank.operation(&fewest));
-            launches.entry(launch).or_default().push(global(&rank.host, rank.pid));
+            let (host, pid) = (rank.host.as_str(), rank.pid);
+            launches.entry(launch).or_default().push(Process {
+                host,
+                pid,
+                rank: global(host, pid),
+            });
         }
         let missing = self.missing_ranks.iter();
         let mut unanswered: Vec<_> =
@@ -244,31 +275,38 @@ fn group_name(hash: &str, secondary_hash: &str) -> String {
 /// Lists launches with their ranks, the last launches first. Most ranks of the job need no list: all others are listed.
 /// Returns also true if there are too many lists, or ranks in a list.
 fn launched(
-    launches: BTreeMap<(u64, String), Vec<Option<GlobalRank>>>,
+    launches: BTreeMap<(u64, String), Vec<Process<'_>>>,
     is_of_all: bool,
 ) -> (Vec<Launched>, bool) {
     let largest = launches.values().map(Vec::len).max().unwrap_or(0);
+    let highest = launches.keys().next_back().map_or(0, |(number, _)| *number);
     let (mut has_most, mut is_cut) = (false, false);
     let mut lists = Vec::new();
     for ((number, operation), ranks) in launches.into_iter().rev() {
-        let of = |count: usize, ranks: Vec<GlobalRank>| Launched {
+        let of = |count: usize, ranks: Vec<GlobalRank>, processes: Vec<String>| Launched {
             operation: operation.clone(),
             number,
             is_finished: false,
             count: u32::try_from(count).unwrap_or(u32::MAX),
             ranks,
+            processes,
         };
-        let known: Vec<GlobalRank> = ranks.iter().flatten().copied().collect();
+        let known: Vec<GlobalRank> = ranks.iter().filter_map(|process| process.rank).collect();
         let is_most = is_of_all && ranks.len() == largest && !has_most;
         if is_most || known.len() < ranks.len() {
             has_most |= is_most;
             let listed = if is_most { Vec::new() } else { known };
             is_cut |= listed.len() > LISTED_RANKS_MAX;
             let listed = listed.into_iter().take(LISTED_RANKS_MAX).collect();
-            lists.push(of(ranks.len(), listed));
+            let unknown = ranks.iter().filter(|process| process.rank.is_none());
+            // Others wait for these.
+            let unknown = unknown.filter(|_| number < highest);
+            let processes = unknown.take(LISTED_PROCESSES_MAX).map(Process::name).collect();
+            lists.push(of(ranks.len(), listed, processes));
         } else {
             lists.extend(
-                known.chunks(LISTED_RANKS_MAX).map(|ranks| of(ranks.len(), ranks.to_vec())),
+                (known.chunks(LISTED_RANKS_MAX))
+                    .map(|ranks| of(ranks.len(), ranks.to_vec(), Vec::new())),
             );
         }
     }

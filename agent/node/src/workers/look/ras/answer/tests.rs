@@ -126,6 +126,26 @@ fn answers_of_other_jobs_are_dropped() {
     assert!(read(r#"{"communicators": []}"#).is_none());
 }
 
+/// Without a communicator of all ranks, those that others wait for are named by host and process id.
+#[test]
+fn processes_are_named_without_ranks() {
+    let mut value: serde_json::Value = serde_json::from_str(RECORDED).unwrap();
+    value["communicators"].as_array_mut().unwrap().remove(0);
+    for rank in value["communicators"].as_array_mut().unwrap() {
+        let ranks = rank["ranks"].as_array_mut().unwrap();
+        for rank in ranks.iter_mut().filter(|rank| rank["host"] == "10.0.0.2") {
+            rank["host"] = "10.0.0.2\u{1b}".into();
+        }
+    }
+    let groups = read(&value.to_string()).unwrap();
+    let [_, pair] = &groups[..] else { panic!("{groups:?}") };
+    let processes: Vec<_> = pair.launched.iter().map(|list| list.processes.clone()).collect();
+    assert_eq!(processes, [vec![], vec!["process 4002 on 10.0.0.2".to_owned()]]);
+    let (text, blamed) = explained(&groups);
+    let expected = "1 rank (process 4002 on 10.0.0.2) has not launched all_gather 24";
+    assert!(text.starts_with(expected) && blamed.is_none(), "{text}");
+}
+
 /// Text of another form is dropped.
 #[test]
 fn other_forms_are_dropped() {
@@ -205,6 +225,7 @@ fn descriptions_are_bounded() {
     for group in &groups {
         assert!(group.name.len() <= GROUP_NAME_MAX && group.launched.len() <= LAUNCHES_MAX);
         assert!(group.launched.iter().all(|list| list.ranks.len() <= LISTED_RANKS_MAX));
+        assert!(group.launched.iter().all(|list| list.processes.len() <= LISTED_PROCESSES_MAX));
         let mut texts = group.launched.iter().map(|launched| &launched.operation);
         assert!(texts.all(|text| text.len() <= GROUP_NAME_MAX && !text.contains('\u{1b}')));
         assert!(!group.name.contains('\u{7}'));
