@@ -67,6 +67,23 @@ fn idle_workers_have_failed() {
     sandbox.assert_nothing_left();
 }
 
+/// If torch has recorded the collectives of a failed worker, the report names the file, and the command that reads it.
+#[test]
+fn records_of_collectives_are_named() {
+    let sandbox = Sandbox::new();
+    let work = r#"touch "$TORCH_FR_DUMP_TEMP_FILE$RANK"; kill -ABRT $$"#;
+    let end = sandbox.ragent("--log-dir logs --no-python bash -c").arg(work).run();
+    end.assert_code(1);
+    let report = end.report();
+    for part in
+        ["torch has recorded its collectives in logs/", "/nccl_trace_rank_0 (", "`torchfrtrace"]
+    {
+        assert!(report.contains(part), "{report}");
+    }
+    let end = sandbox.ragent("--log-dir logs --no-python bash -c").arg("kill -ABRT $$").run();
+    assert!(!end.report().contains("torchfrtrace"), "{}", end.report());
+}
+
 /// Workers that write or compute are never killed as hung.
 #[test]
 fn busy_workers_do_not_hang() {

@@ -32,6 +32,8 @@ impl WorkersDriver {
         at: Instant,
     ) -> WorkerFailure {
         let group = self.group.as_ref().expect("a group has failed");
+        let first = group.admission.first_global_rank;
+        let global_rank = GlobalRank(first.0.saturating_add(local_rank.0));
         let unknown = Worker::default();
         let worker = group.workers.get(&local_rank).unwrap_or(&unknown);
         let error_file = worker.folder.as_ref().map(WorkerFolder::error_file);
@@ -41,7 +43,10 @@ impl WorkersDriver {
             None => None,
         };
         let error_file = error_file.filter(|_| message.is_some());
-        let message = message.or(stack);
+        let message = match message.or(stack) {
+            None => self.flight_record(worker, global_rank).await,
+            message => message,
+        };
         let stderr_tail = match &worker.stderr {
             StderrTail::Captured(tail) => tail.text(),
             StderrTail::NotCaptured => String::new(),
@@ -57,9 +62,7 @@ impl WorkersDriver {
         WorkerFailure {
             host_name: self.spec.host_name.clone(),
             round: group.admission.round,
-            global_rank: GlobalRank(
-                group.admission.first_global_rank.0.saturating_add(local_rank.0),
-            ),
+            global_rank,
             local_rank,
             pid: worker.pid,
             end,
@@ -73,6 +76,25 @@ impl WorkersDriver {
             // A certain one needs a cgroup for each worker.
             oom: is_oom.then_some(OomKill::Probable),
         }
+    }
+
+    /// Returns a sentence with the file in which torch has recorded the collectives of a worker, if there is one.
+    async fn flight_record(&self, worker: &Worker, rank: GlobalRank) -> Option<String> {
+        let folder = worker.folder.as_ref().filter(|_| self.spec.observation.flight_recorder)?;
+        let mut file = folder.flight_record_prefix().into_os_string();
+        file.push(rank.to_string());
+        let file = PathBuf::from(file);
+        let examined = file.clone();
+        let is_there = spawn_blocking(move || examined.exists());
+        let is_there = timeout(limits::FAILURE_OUTPUT_TIMEOUT, is_there).await.ok()?.ok()?;
+        let all = file.parent()?.display();
+        is_there.then(|| {
+            format!(
+                "torch has recorded its collectives in {} (compare those of all ranks: `torchfrtrace --prefix \
+                 nccl_trace_rank_ {all}`)",
+                file.display()
+            )
+        })
     }
 
     /// Reports what the hardware has reported by now, for the failure of this round. Waits for its reading, but not for long.
