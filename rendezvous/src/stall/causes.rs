@@ -31,8 +31,9 @@ pub(super) enum Cause<'a> {
     Stopped { group: usize, ranks: Vec<u32> },
     /// Ranks have not answered NCCL.
     Unanswered { group: usize },
-    /// Nothing is known of some ranks of a group. `ranks` is empty if it is not known which.
-    Unknown { group: usize, ranks: Vec<u32> },
+    /// Nothing is known of some ranks of a group. `ranks` is empty if it is not known which. If some are stopped, only
+    /// these are named.
+    Unknown { group: usize, ranks: Vec<u32>, is_stopped: bool },
     /// Ranks wait for each other: the missing rank of each group waits in the next one.
     Cycle(Vec<(usize, u32)>),
     /// All ranks of a group send or receive.
@@ -202,7 +203,13 @@ fn unknown<'a>(evidence: &Evidence<'a>, graph: &Graph, own: &Own) -> Found<'a> {
     if is_all && group.size <= UNKNOWN_OF_MAX {
         ranks.extend((0..group.size).filter(|rank| group.member(*rank).is_none()));
     }
-    Some((Cause::Unknown { group: index, ranks }, None))
+    // A process that was stopped shows nothing else.
+    let stopped: Vec<_> = ranks.iter().copied().filter(|r| evidence.is_stopped(*r)).collect();
+    let is_stopped = !stopped.is_empty();
+    if is_stopped {
+        ranks = stopped;
+    }
+    Some((Cause::Unknown { group: index, ranks, is_stopped }, None))
 }
 
 /// Finds ranks that wait for each other. A rank may launch a collective and go on without it, and then others wait

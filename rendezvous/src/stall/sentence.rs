@@ -76,24 +76,35 @@ pub(super) fn of(cause: &Cause<'_>, evidence: &Evidence<'_>, own: &Own) -> Strin
         }
         Cause::Unanswered { group } => {
             let group = &evidence.groups[*group];
-            let who = Ranks::new(&group.unanswered, own);
+            let stopped = group.unanswered.iter().copied().filter(|r| evidence.is_stopped(*r));
+            let stopped: Vec<_> = stopped.collect();
+            let who = if stopped.is_empty() {
+                Ranks::new(&group.unanswered, own).with("has", "have")
+            } else {
+                let who = Ranks::new(&stopped, own);
+                format!("{} stopped, and {}", who.with("is", "are"), who.verb("has", "have"))
+            };
             let others = group.count(|_| true);
             format!(
-                "{} not answered NCCL RAS; {} of the group of {} have",
-                who.with("has", "have"),
+                "{who} not answered NCCL RAS; {} of the group of {} have",
                 grouped(others),
                 count(u64::from(group.size))
             )
         }
-        Cause::Unknown { group, ranks } => {
+        Cause::Unknown { group, ranks, is_stopped } => {
             let group = &evidence.groups[*group];
-            let who =
-                if ranks.is_empty() { count(group.unknown()) } else { Ranks::new(ranks, own).text };
-            let top = top(group);
-            let launched = count(group.count(|launch| launch.is_open()));
+            let who = Ranks::new(ranks, own);
+            let who = match (ranks.is_empty(), is_stopped) {
+                (true, _) => format!("nothing is known of {}", count(group.unknown())),
+                (false, false) => format!("nothing is known of {}", who.text),
+                (false, true) => format!("{} stopped", who.with("is", "are")),
+            };
+            let open = group.count(|launch| launch.is_open());
             format!(
-                "nothing is known of {who}; {launched} have launched but not finished {}",
-                numbered(&top, group)
+                "{who}; {} {} launched but not finished {}",
+                count(open),
+                if open == 1 { "has" } else { "have" },
+                numbered(&top(group), group)
             )
         }
         Cause::Cycle(path) => cycle(path, evidence, own),

@@ -272,12 +272,20 @@ fn unknown_ranks_are_named() {
     let own = hosts(2, 2);
     let mut of_nccl = group("c", LaunchSource::Ras, 4, vec![launched("all_reduce", 5, &[0, 1, 2])]);
     of_nccl.unanswered = vec![GlobalRank(3)];
+    let text = "rank 3 on n1 is stopped, and has not answered NCCL RAS; 3 of the group of 4 ranks have (NCCL RAS; unchanged \
+                after 10 s)";
+    let digests = vec![digest(vec![of_nccl.clone()], vec![stopped(3)])];
+    assert_eq!(explain(digests, &own), (text.to_owned(), None));
     let text = "rank 3 on n1 has not answered NCCL RAS; 3 of the group of 4 ranks have (NCCL RAS; unchanged after 10 s)";
     assert_eq!(explain(vec![digest(vec![of_nccl], Vec::new())], &own), (text.to_owned(), None));
     let known = |size| vec![records("g", size, vec![launched("all_reduce", 5, &[0, 1, 2])])];
     let text = "nothing is known of rank 3 on n1; 3 ranks have launched but not finished all_reduce 5 of the group of 4 \
                 ranks (records of torch; unchanged after 10 s)";
     assert_eq!(explain(vec![digest(known(4), Vec::new())], &own), (text.to_owned(), None));
+    let text = "rank 3 on n1 is stopped; 3 ranks have launched but not finished all_reduce 5 of the group of 4 ranks \
+                (records of torch; unchanged after 10 s)";
+    let digests = vec![digest(known(4), vec![stopped(3)])];
+    assert_eq!(explain(digests, &own), (text.to_owned(), None));
     let text = "nothing is known of 2 ranks; 3 ranks have launched but not finished all_reduce 5 of the group of 5 ranks \
                 (records of torch; unchanged after 10 s)";
     assert_eq!(explain(vec![digest(known(5), Vec::new())], &own), (text.to_owned(), None));
