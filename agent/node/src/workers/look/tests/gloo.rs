@@ -35,8 +35,13 @@ struct Job {
 }
 
 impl Job {
-    /// Starts a job; `None` without torch.
+    /// Starts a job whose script goes on like this; `None` without torch.
     fn start(rest: &str, has_server: bool) -> Option<Self> {
+        Self::start_script(&format!("{BEGIN}{rest}"), has_server)
+    }
+
+    /// Starts a job that runs this script, and waits until all ranks print `ready`; `None` without torch.
+    fn start_script(text: &str, has_server: bool) -> Option<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let python = root.join(".venv/bin/python");
         if !python.exists() {
@@ -44,7 +49,7 @@ impl Job {
         }
         let folder = tempfile::tempdir().unwrap();
         let script = folder.path().join("t.py");
-        fs::write(&script, format!("{BEGIN}{rest}")).unwrap();
+        fs::write(&script, text).unwrap();
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let start = |rank: u32| {
             let mut command = Command::new(&python);
@@ -145,5 +150,55 @@ async fn other_faults_are_named() {
     let nested = "if r == 0:\n    time.sleep(1000)\nif r == 1:\n    dist.all_reduce(t, group=sub)\ndist.all_reduce(t)\n";
     if let Some(job) = Job::start(nested, true) {
         job.assert_explained("rank 0 has not launched", Some(0)).await;
+    }
+}
+
+/// Without the server, the stacks show a rank in another collective, and one for which others wait in two groups.
+#[tokio::test]
+async fn other_faults_are_named_without_the_server() {
+    let differs = "if r == 1:\n    dist.broadcast(t, 1)\n    time.sleep(1000)\nelse:\n    dist.all_reduce(t)\n";
+    if let Some(job) = Job::start(differs, false) {
+        let text = "ranks 0, 2 wait in all_reduce (t.py:16); rank 1 is in ";
+        job.assert_explained(text, None).await;
+    }
+    let nested = "if r == 0:\n    time.sleep(1000)\nif r == 1:\n    dist.all_reduce(t, group=sub)\ndist.all_reduce(t)\n";
+    if let Some(job) = Job::start(nested, false) {
+        let text = "ranks 1, 2 wait in all_reduce (t.py:15); rank 0 is in <module> (t.py:13)";
+        job.assert_explained(text, None).await;
+    }
+}
+
+/// A rank that waits for the writer of a pipe is named, with the line that reads it.
+#[tokio::test]
+async fn rank_that_reads_a_pipe_is_named() {
+    let reads = "if r == 2:\n    os.mkfifo(f'{__file__}.fifo')\n    open(f'{__file__}.fifo').read()\ndist.all_reduce(t)\n";
+    if let Some(job) = Job::start(reads, true) {
+        let text = "rank 2 has not launched all_reduce 2 of the group of 3 ranks, which 2 ranks have launched";
+        job.assert_explained(text, Some(2)).await;
+    }
+    if let Some(job) = Job::start(reads, false) {
+        let text = "ranks 0, 1 wait in all_reduce (t.py:15); rank 2 is in <module> (t.py:14)";
+        job.assert_explained(text, None).await;
+    }
+}
+
+/// A rank that does not come to `init_process_group` has not reached the store, with and without the server.
+#[tokio::test]
+async fn rank_that_does_not_reach_the_store_is_named() {
+    let script = "import os, time
+import torch
+import torch.distributed as dist
+if os.environ.get('TORCH_WORKER_SERVER_SOCKET'):
+    import ragent
+    assert ragent.observe()
+print('ready')
+if os.environ['RANK'] == '2':
+    time.sleep(1000)
+dist.init_process_group('gloo')
+";
+    for has_server in [false, true] {
+        let Some(job) = Job::start_script(script, has_server) else { return };
+        let text = "rank 2 has not reached the store; 2 of 3 have (unchanged after 10 s)";
+        job.assert_explained(text, Some(2)).await;
     }
 }
