@@ -38,12 +38,27 @@ fn collectives_work(python: &str, version: &str) {
     sandbox.assert_nothing_left();
 }
 
+/// torch 2.4 and newer have a worker server. Otherwise `observe` returns False.
+fn observes(python: &str, is_able: bool) {
+    let sandbox = Sandbox::new();
+    let script = "import ragent; print('observes', ragent.observe())";
+    let end = sandbox
+        .ragent(&format!("--no-python {python} -c"))
+        .arg(script)
+        .env("PYTHONPATH", format!("{REPOSITORY}/packaging/python"))
+        .run();
+    end.assert_code(0);
+    let expected = if is_able { "observes True" } else { "observes False" };
+    assert!(end.stdout.contains(expected), "{}", end.stdout);
+}
+
 /// The newest torch.
 #[test]
 fn newest_torch() {
     let Some(python) = venv("python") else { return };
     collectives_work(&python, "2.15");
     check::works_with(&python);
+    observes(&python, true);
 }
 
 /// The older releases in `TORCH_VERSIONS`: `make test-torch-versions`.
@@ -57,6 +72,7 @@ fn older_torch() {
         } else {
             collectives_work(&python, version);
             check::works_with(&python);
+            observes(&python, !matches!(version, "2.2" | "2.3"));
         }
     }
 }
