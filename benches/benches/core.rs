@@ -6,9 +6,13 @@ use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_ma
 use ragent_benches::now;
 use ragent_rendezvous::{
     Rendezvous,
-    ids::{JobUid, NodeId, RunId},
-    message::{NodeDescription, NodeState, Registration},
+    ids::{GlobalRank, JobUid, NodeId, RoundId, RunId},
+    message::{
+        Digest, GroupLook, LaunchSource, Launched, LookPart, NodeDescription, NodeState,
+        Registration, WorkerLook,
+    },
     settings::{JobState, Leases, NodeRange, Settings, SharedSettings},
+    stall::{Own, RankedNode, explain_stall},
     voter_count::VoterCount,
 };
 use ragent_store::{
@@ -78,6 +82,53 @@ fn gather(now: Instant, registrations: Vec<Registration>) -> usize {
     effects
 }
 
+/// A stall is explained by the answers of all nodes, which have eight workers each, in both parts of a look.
+fn explain(c: &mut Criterion) {
+    let nodes = 0..10_000_u32;
+    let of_part = |part| nodes.clone().map(move |node| digest(node, part));
+    let digests: Vec<_> = of_part(LookPart::First).chain(of_part(LookPart::Second)).collect();
+    let node = |node: u32| RankedNode {
+        host: format!("node{node}"),
+        first: GlobalRank(8 * node),
+        workers: 8,
+    };
+    let own = Own { look: 1, nodes: nodes.clone().map(node).collect(), ..Own::default() };
+    let mut group = c.benchmark_group("rendezvous/explain a stall");
+    group.sample_size(10).bench_function("10,000 nodes", |b| {
+        b.iter(|| {
+            let explanation = explain_stall(black_box(&digests), &own);
+            assert_eq!(explanation.rank, Some(GlobalRank(0)));
+        });
+    });
+    group.finish();
+}
+
+/// The workers of the first node have not launched what all others have.
+fn digest(node: u32, part: LookPart) -> Digest {
+    let ranks: Vec<_> = (8 * node..8 * node + 8).map(GlobalRank).collect();
+    let group = |name: String, size, ranks: &[GlobalRank]| GroupLook {
+        name,
+        size,
+        source: LaunchSource::Records,
+        launched: vec![Launched {
+            operation: "all_reduce [1024] float".to_owned(),
+            number: 7 - u64::from(node == 0),
+            is_finished: node == 0,
+            count: u32::try_from(ranks.len()).expect("it is small"),
+            ranks: ranks.to_vec(),
+            processes: Vec::new(),
+        }],
+        unanswered: Vec::new(),
+    };
+    let mut groups = vec![group("world".to_owned(), 80_000, &ranks)];
+    for (local, rank) in ranks.iter().enumerate() {
+        groups.push(group(format!("data{local}"), 10_000, &[*rank]));
+    }
+    let worker = |rank: &GlobalRank| WorkerLook { rank: *rank, ..WorkerLook::default() };
+    let workers = ranks.iter().map(worker).collect();
+    Digest { workers, groups, ..Digest::new(RoundId::default(), 1, part) }
+}
+
 fn registration(number: u32, nodes: u32) -> Registration {
     Registration::new(
         RunId::new(RUN_ID),
@@ -99,5 +150,5 @@ const KEY: &[u8] = b"/bench/key";
 const VALUE: [u8; 64] = [b'v'; 64];
 const RUN_ID: &str = "bench";
 
-criterion_group!(benches, store, join);
+criterion_group!(benches, store, join, explain);
 criterion_main!(benches);
