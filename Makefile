@@ -21,6 +21,8 @@ TAKEOVER_SEEDS ?= 10000
 MEMORY_SEEDS ?= 10000
 # Number of workers that are killed while they save in memory, in `make test-all`.
 KILLS ?= 200
+# Number of made-up inputs for each part that reads from a network or a file, in `make test-all`.
+CASES ?= 200000
 # Number of real takeovers in `make test-all`.
 TAKEOVERS ?= 20
 # Number of runs of the process tests under load in `make test-all`.
@@ -90,8 +92,8 @@ test: venv packages
 test-all: venv packages
 	SEEDS=$(SEEDS) ETCD_SEEDS=$(ETCD_SEEDS) TAKEOVER_SEEDS=$(TAKEOVER_SEEDS) MEMORY_SEEDS=$(MEMORY_SEEDS) \
 		$(CARGO) test --workspace --locked --test simulation -- rules_hold
-	CASES=200000 $(CARGO) test --workspace --locked --test fuzz -- made_up_inputs
-	CASES=200000 $(CARGO) test --workspace --locked --lib -- made_up_inputs
+	CASES=$(CASES) $(CARGO) test --workspace --locked --test fuzz -- made_up_inputs
+	CASES=$(CASES) $(CARGO) test --workspace --locked --lib -- made_up_inputs
 	$(CARGO) test --workspace --locked --test abuse -- --ignored --test-threads 2
 	PET_STANDBY=1 $(CARGO) test --workspace --locked --test conformance -- both_worlds
 	PET_STANDBY=1 $(CARGO) test --workspace --locked --test torch

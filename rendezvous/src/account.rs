@@ -296,7 +296,7 @@ impl TimeAccount {
         self.open = Open::In(TimeState::Stopping);
     }
 
-    /// Notes that the workers have stood still for a checkpoint since their last sign of progress, and that the
+    /// Notes that the workers have paused for a checkpoint since their last sign of progress, and that the
     /// round ends with it. Returns this time.
     pub(crate) fn saving_over(&mut self, now: Instant) -> Duration {
         if self.open != Open::Measured {

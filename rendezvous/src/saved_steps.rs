@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The most steps that are remembered. A member that is further behind is not waited for.
+/// The most steps that are remembered. No step waits for a slower member.
 const STEPS_MAX: usize = 8;
 
 /// The members that have saved each of the newest steps.

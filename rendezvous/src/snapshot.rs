@@ -268,7 +268,7 @@ pub struct CheckpointTimes {
     pub every_steps: u64,
     /// The usual time between two checkpoints, in milliseconds.
     pub every_ms: u64,
-    /// The usual time for which training stands still, in milliseconds, if known.
+    /// The usual time for which training pauses, in milliseconds, if known.
     pub cost_ms: Option<u64>,
     /// The mean time between failures, in milliseconds.
     pub failure_every_ms: u64,

@@ -20,18 +20,18 @@ pub struct SaveReport {
     pub is_whole: bool,
     /// The notice that it answers; zero if none.
     pub notice: u64,
-    /// The time for which training stood still.
+    /// The time for which training paused.
     pub cost: Option<Duration>,
 }
 
-/// What the workers of a node have saved.
+/// The checkpoints of a node's workers.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct NodeSaves {
     /// The newest checkpoint of all of them.
     pub newest: Option<Checkpoint>,
     /// The newest checkpoint that answers the newest notice.
     pub answer: Option<Saved>,
-    /// The newest notice that any of them has answered, and those that have not.
+    /// The newest notice that any of them has answered, and the workers without an answer.
     pub unanswered: Option<(u64, Vec<LocalRank>)>,
 }
 

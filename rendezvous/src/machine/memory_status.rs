@@ -69,7 +69,7 @@ impl Rendezvous {
         let planned = self.keeping.plan.as_ref().map(|plan| plan.checkpoint);
         let newest = self.keeping.whole.max(planned).filter(|id| !is_void(id));
         let used = reported.has_parts || reported.waits.is_some() || newest.is_some();
-        // After a strike, nobody holds a part.
+        // After a strike, no node holds a part.
         if !used && off.is_none() && self.job_state.training.struck().is_none() {
             return None;
         }

@@ -73,7 +73,7 @@ pub struct Checkpoint {
     pub step: u64,
     /// True if one worker has saved the parts of all ranks of the job.
     pub is_whole: bool,
-    /// The time for which training stood still, if known.
+    /// The time for which training paused, if known.
     pub cost: Option<Duration>,
 }
 
@@ -110,7 +110,7 @@ pub struct Guidance {
 pub struct Notice {
     /// Its number. It grows with each notice of a coordinator.
     pub number: u64,
-    /// What happens after the checkpoint.
+    /// The next action after the checkpoint.
     pub kind: NoticeKind,
     /// The host names of nodes that leave; at most [`NOTICE_HOSTS_MAX`].
     pub hosts: Vec<String>,

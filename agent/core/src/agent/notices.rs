@@ -1,6 +1,6 @@
 //! Receives notices on this node, and shows the notices of the round to the workers.
 //!
-//! A node with a notice tells the coordinator, which gives all nodes of the round time for a checkpoint. It
+//! A node with a notice reports it to the coordinator, which gives all nodes of the round time for a checkpoint. It
 //! leaves when the round has ended. If the coordinator does not end the round in time, the node leaves by
 //! itself.
 
@@ -63,13 +63,13 @@ pub struct NoticeEnd {
     pub step: Option<u64>,
     /// A step in memory that was enough: other nodes hold all parts of it, and the next round can begin with it.
     pub memory_step: Option<u64>,
-    /// What the workers of this node have saved.
+    /// The answers of this node's workers.
     pub here: SavedHere,
     /// The time since this node learned of the notice.
     pub after: Duration,
 }
 
-/// What the workers of a node have saved for a notice.
+/// The answers of a node's workers to a notice.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum SavedHere {
     /// All of them have saved one step.
@@ -78,7 +78,7 @@ pub enum SavedHere {
     OtherSteps,
     /// These have saved nothing, and others have.
     NotBy(Vec<GlobalRank>),
-    /// Nobody has saved.
+    /// None of them has saved.
     Nothing,
 }
 
@@ -226,7 +226,7 @@ impl Agent {
         self.notices.highest
     }
 
-    /// Applies what the coordinator says to the nodes of the round.
+    /// Applies the coordinator's guidance for the nodes of the round.
     pub(crate) fn handle_guidance(&mut self, now: Instant, guidance: Guidance) {
         let runs = matches!(self.state, AgentState::Running | AgentState::Succeeded);
         if guidance.round != self.round || !runs {

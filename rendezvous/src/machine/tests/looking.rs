@@ -241,7 +241,7 @@ fn sentence(t: &Fixture) -> Option<(Option<String>, bool)> {
     Some((look.text, look.awaits_nccl))
 }
 
-/// A requested look explains a job without any step too. It begins no stall, so nobody is blamed and nothing is recorded.
+/// A requested look explains a job without any step too. It begins no stall, so no rank is blamed and nothing is recorded.
 #[test]
 fn requested_look_is_explained() {
     let mut t = Fixture::new(2, 2);
