@@ -8,6 +8,8 @@
    includes the checksum, and the copy to the other agent over TLS with its checks.
 3. One of two workers is killed, each with 300 MB in memory and with a standby. The same job with `--memory-limit 0` is killed
    in turn, so that workers have nothing to load.
+4. The agent of one of two nodes is killed, and a spare takes its place: it fetches 300 MB from the other node over TLS. The same job with
+   `--memory-limit 0` in turn, as before.
 
 Needs `cargo build --release -p ragent`, a Python with torch, 8 GB of memory, and root for the namespaces. The checksum of a GiB takes
 a minute in a debug build: give it less by `--mib 64 --mb 30`.
@@ -52,13 +54,16 @@ class OnHosts(TrainingJob):
         subprocess.run([ragent, "secret", "--init", "--secret-file", secret], check=True, stdout=subprocess.DEVNULL)
         self.endpoint = f"10.78.0.1:{self.port}"
         for _ in range(2):
-            self.start_agent("--secret-file", str(secret))
+            self.start_member()
+
+    def start_member(self):
+        self.start_agent("--secret-file", str(self.folder / "secret"))
 
 
 @contextmanager
 def job(ragent, words, per_node, *flags, nodes=1):
     """Starts a job whose workers save in memory."""
-    environment = ENV | {"PYTHONPATH": str(MODULE)}
+    environment = ENV | {"PYTHONPATH": str(MODULE), "GLOO_SOCKET_IFNAME": "lo" if nodes == 1 else "eth0"}
     launcher = Launcher.ragent(ragent, "--log-format", "json", "--hang-timeout", str(HANG_TIMEOUT_S), *flags)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, network(1) if nodes > 1 else nullcontext():
         worker = Worker([str(MEMORY_WORKER), *map(str, words)], environment, per_node)
@@ -111,12 +116,34 @@ def restarts_ms(ragent, times, megabytes=TRAINED_MB):
     return with_memory, without
 
 
+def loss_ms(ragent, megabytes, has_memory, pauses):
+    """Kills the agent of a node that does not host the job. Returns the time until a spare and the other node have made a step."""
+    flags = [] if has_memory else ["--memory-limit", "0"]
+    with job(ragent, ("train", megabytes), 1, "--standby", *flags, nodes=2) as running:
+        running.running(2)
+        running.start_member()
+        wait("the step is safe", lambda: len(lines(running.folder / "whole")) == 2)
+        running.wait_for_standbys(3)
+        time.sleep(pauses.uniform(0.5, 1))
+        killed_ns = running.kill_agent(running.agents[1])
+        group = running.running(2, killed_ns, LIMIT_S)
+        running.check_starts(group, are_standbys=True)
+        return since(killed_ns, group)
+
+
+def losses_ms(ragent, times, megabytes=TRAINED_MB):
+    """Returns the times with memory and without, from jobs in turn."""
+    pauses = random.Random(2)
+    both = [(loss_ms(ragent, megabytes, True, pauses), loss_ms(ragent, megabytes, False, pauses)) for _ in range(times)]
+    return list(zip(*both, strict=True))
+
+
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ragent", default="target/release/ragent", metavar="PATH", help="the program (%(default)s)")
     parser.add_argument("--mib", type=int, default=SAVED_MIB, metavar="MIB", help="the size of what is saved (%(default)s)")
     parser.add_argument("--mb", type=int, default=TRAINED_MB, metavar="MB", help="the size of what a killed worker has saved (%(default)s)")
-    parser.add_argument("--times", type=int, default=3, metavar="N", help="jobs of each kind, with two kills each (%(default)s)")
+    parser.add_argument("--times", type=int, default=3, metavar="N", help="jobs of each kind in which something is killed (%(default)s)")
     return parser.parse_args()
 
 
@@ -131,6 +158,7 @@ def main():
         (f"save of {args.mib} MiB; a bare copy_", saves, copies),
         ("  whole, with a copy on another host; without", saves_ms(ragent, args.mib, nodes=2)[1], alone),
         (f"worker killed, first step, {args.mb} MB; without memory", *restarts_ms(ragent, args.times, args.mb)),
+        (f"node lost, spare fetches {args.mb} MB; without memory", *losses_ms(ragent, args.times, args.mb)),
     ):
         median, other = statistics.median(ours), statistics.median(others)
         table.add(what, f"{median:.0f}", f"{max(ours):.0f}", f"{other:.0f}", f"{median / other:.2f}")

@@ -21,11 +21,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=40, help="the number of steps before the slow one")
     parser.add_argument("--rank", type=int, default=2, help="the rank that is slow")
-    parser.add_argument("--seconds", type=float, default=3600, help="the time that it takes")
+    parser.add_argument("--seconds", type=float, default=3600, help="how long it is slow, in seconds")
     parser.add_argument("--observe", action="store_true", help="start torch's worker server")
     options = parser.parse_args()
     if options.observe and not ragent.observe():
-        sys.exit("torch's worker server does not run: it needs ragent, and torch 2.5 or newer")
+        sys.exit("failed to start torch's worker server: start this script with ragent, and use torch 2.5 or newer")
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     print(f"rank={rank} pid={os.getpid()}", flush=True)

@@ -255,9 +255,11 @@ pub enum EventKind {
     NoticeOver {
         /// Its number.
         notice: u64,
-        /// The step that all ranks have saved; `None` if they have not.
+        /// The step that all ranks have saved on storage; `None` if they have not.
         step: Option<u64>,
-        /// The ranks that have saved nothing for the notice, such as `12-31`; empty if all have.
+        /// The step in memory that was enough to end the phase.
+        memory_step: Option<u64>,
+        /// The ranks of the nodes that have not saved, such as `12-31`; empty if all have.
         missing: String,
         /// The time since the notice, in milliseconds.
         after_ms: u64,

@@ -4,7 +4,7 @@ use nix::sys::signal::Signal;
 
 use crate::{
     job::Job,
-    support::{Orders, Program, Sandbox},
+    support::{Orders, Program, Sandbox, Stream},
 };
 
 /// Timeouts that a test would notice: nothing waits for one of them, unless a test says so.
@@ -150,6 +150,8 @@ fn nodes_join_after_a_checkpoint() {
     let flags = "--notice 300 --rdzv-conf last_call_timeout=1,join_settle=0";
     let job = Job::new(&sandbox, &format!("--nnodes 2:3 {flags}"));
     let (mut agents, orders) = start(&job, &sandbox, 2);
+    // Its worker needs a pipe, too.
+    let _orders_of_the_third = sandbox.orders(2);
     give_all(&orders, "saved(7)");
     shown(&sandbox, &job, r#""saved_step":7"#);
     let third = job.guest(WORKER);
@@ -163,6 +165,7 @@ fn nodes_join_after_a_checkpoint() {
     give_all(&orders, "saved(9, 2)");
     agents[0].logs("notice 2: all ranks have saved step 9");
     for agent in agents.iter_mut().chain([&mut third]) {
-        assert_eq!(agent.worker().number("world_size"), 3);
+        let size = agent.worker().number("world_size");
+        assert_eq!(size, 3, "{}", agent.text(Stream::Stderr));
     }
 }

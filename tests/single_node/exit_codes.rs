@@ -129,7 +129,7 @@ const PROVOCATIONS: [(&str, Provocation); 64] = [
         vec![host.end()]
     }),
     (
-        "the agent left because of a signal, after all ranks had saved and before its workers ran again",
+        "a signal ended the agent between two rounds, and all ranks had saved at the end of the last one",
         |sandbox| {
             let orders = [0, 1].map(|rank| sandbox.orders(rank));
             let words = format!(

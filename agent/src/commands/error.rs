@@ -400,7 +400,7 @@ impl Ended {
                 format!("ragent: left the job because of {signal}")
             }
             Ending::Left { signal, saved_step: Some(step) } => format!(
-                "ragent: left the job because of {signal}; it is saved at step {}: start it again, nothing is lost",
+                "ragent: left the job because of {signal}; the job is saved at step {}: start it again, nothing is lost",
                 grouped(*step)
             ),
             Ending::Refused(reason) => refused(reason, settings, endpoint, title),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         LastRestart,
         Look,
         LookPlace,
+        MemoryBytes,
         MemoryStatus,
         Node,
         Outcome,
@@ -58,6 +59,7 @@ __all__ = [
     "LaunchError",
     "Look",
     "LookPlace",
+    "MemoryBytes",
     "MemoryStatus",
     "Node",
     "Notice",
@@ -98,7 +100,7 @@ _MODULES = {
     "_observe": "observe",
     "_report": "Failure Report",
     "_saves": "saved should_save",
-    "_status": "CheckpointTimes HardwareFact Incomplete LastRestart Look LookPlace MemoryStatus Node Outcome Progress RefusedPeer "
+    "_status": "CheckpointTimes HardwareFact Incomplete LastRestart Look LookPlace MemoryBytes MemoryStatus Node Outcome Progress RefusedPeer "
     "RestartStages Restarts Saving Stall Standbys StateTime Status Time Unreached Voter WorkerFailure status",
     "_steps": "step",
 }

@@ -236,8 +236,8 @@ def saved(step: SupportsIndex, seconds: Optional[float] = None, whole: bool = Fa
         raise _wrong_report(ValueError, step, seconds)
     if not _steps.may_have_reached(number):
         warnings.warn(
-            f"failed to report a checkpoint: step {number} is ahead of the training, which is at step {_steps.newest_step()}; pass the "
-            "number of completed steps to `ragent.saved`, as to `ragent.step`",
+            f"failed to report a checkpoint: step {number} is too far ahead, because the script last reported step {_steps.newest_step()}; "
+            "pass the number of completed steps to `ragent.saved`, as to `ragent.step`",
             RuntimeWarning,
             stacklevel=2,
         )

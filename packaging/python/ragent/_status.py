@@ -205,6 +205,15 @@ class Look:
 
 
 @dataclass(frozen=True)
+class MemoryBytes:
+    """The bytes of checkpoints on all nodes, by the reason why they are kept."""
+
+    own: int = 0
+    copy: int = 0
+    leftover: int = 0
+
+
+@dataclass(frozen=True)
 class MemoryStatus:
     """The checkpoints in the memory of the nodes."""
 
@@ -214,6 +223,9 @@ class MemoryStatus:
     cost_ms: Optional[int] = None
     needed: Optional[int] = None
     limit: Optional[int] = None
+    bytes: Optional[MemoryBytes] = one(MemoryBytes)
+    copy_ms: Optional[int] = None
+    waited_ms: int = 0
     text: Optional[str] = None
 
 

@@ -424,7 +424,7 @@ impl Rendezvous {
         self.remember_kills(&node.description.host_name, report);
     }
 
-    /// Returns a line of the node with this rank, which knows only the address of its buddy, with the name of its host.
+    /// Adds the buddy's host name to a line. The node that reports it knows only the buddy's address.
     pub(super) fn with_buddy_host(&self, rank: GroupRank, line: &str) -> String {
         let pair = usize::try_from(rank.0).ok().and_then(|rank| self.keeping.pairs.get(rank));
         let address = pair.and_then(|pair| pair.buddy.as_deref());

@@ -184,7 +184,7 @@ impl Rendezvous {
         let Phase::Running(running) = &mut self.phase else { return };
         let Some(phase) = running.notice.take() else { return };
         let missing = missing_ranks(&running.group, &phase);
-        self.record_end_of_phase(now, &phase, step.or(in_memory), missing, is_withdrawn);
+        self.record_end_of_phase(now, &phase, (step, in_memory), missing, is_withdrawn);
         if is_withdrawn {
             self.has_guidance = true;
             return;
@@ -227,22 +227,23 @@ impl Rendezvous {
         let Phase::Running(running) = &mut self.phase else { return };
         let Some(phase) = running.notice.take().filter(NoticePhase::ends_round) else { return };
         let missing = missing_ranks(&running.group, &phase);
-        self.record_end_of_phase(now, &phase, None, missing, false);
+        self.record_end_of_phase(now, &phase, (None, None), missing, false);
     }
 
     fn record_end_of_phase(
         &mut self,
         now: Instant,
         phase: &NoticePhase,
-        step: Option<u64>,
+        (step, memory_step): (Option<u64>, Option<u64>),
         missing: String,
         is_withdrawn: bool,
     ) {
-        info!(number = phase.number, ?step, missing, "the phase of a notice is over");
+        info!(number = phase.number, ?step, ?memory_step, missing, "the phase of a notice is over");
         let kind = EventKind::NoticeOver {
             notice: phase.number,
             step,
-            missing: if step.is_some() { String::new() } else { missing },
+            memory_step,
+            missing: if step.or(memory_step).is_some() { String::new() } else { missing },
             after_ms: millis(now.saturating_duration_since(phase.since)),
             is_withdrawn,
         };

@@ -692,7 +692,7 @@ impl World {
                 let known = training.phases.entry(id.clone()).or_insert((round, until));
                 *known = (round, until.min(known.1));
             }
-            EventKind::NoticeOver { notice, step, is_withdrawn, .. } => {
+            EventKind::NoticeOver { notice, step, is_withdrawn, memory_step: _, .. } => {
                 training.over.insert((round, *notice));
                 training.phases.remove(id);
                 match (step, is_withdrawn) {

@@ -100,11 +100,11 @@ pub fn sentence(event: &Event) -> String {
             size(*bytes)
         ),
         EventKind::MemoryFetched { nodes, fetching, bytes, longest_ms } => format!(
-            "{} fetched {} in {}{}",
+            "{} fetched {}{} in {}",
             fetchers(nodes, *fetching),
             size(*bytes),
-            short_time(*longest_ms),
-            if *fetching > 1 { " at most" } else { "" }
+            if *fetching > 1 { " in all, the slowest" } else { "" },
+            short_time(*longest_ms)
         ),
         EventKind::MemoryStruck { step, reason } => {
             format!("step {} in memory is not used again: {}", grouped(*step), reason.text())
@@ -149,12 +149,17 @@ pub fn sentence(event: &Event) -> String {
             grouped(*step),
             short_time(*after_ms)
         ),
+        EventKind::NoticeOver { notice, memory_step: Some(step), after_ms, .. } => format!(
+            "notice {notice}: all ranks have saved step {} in memory after {}",
+            grouped(*step),
+            short_time(*after_ms)
+        ),
         EventKind::NoticeOver { notice, missing, after_ms, .. } => format!(
             "notice {notice}: over after {}; {}",
             short_time(*after_ms),
             match missing.as_str() {
                 "" => "the ranks have saved different steps".to_owned(),
-                missing => format!("these ranks have saved nothing: {missing}"),
+                missing => format!("not all ranks of these nodes have saved: {missing}"),
             }
         ),
         EventKind::NodeLost { how, .. } => format!("{host} was lost: {}", evicted(*how)),
@@ -332,8 +337,11 @@ mod tests {
             })
         };
         assert_eq!(fetched(&["n4"], 1), "n4 fetched 61 GB in 5.0 s");
-        assert_eq!(fetched(&["n4", "n5"], 2), "n4 and n5 fetched 61 GB in 5.0 s at most");
-        let many = "n4, n5, n6 and 2 more fetched 61 GB in 5.0 s at most";
+        assert_eq!(
+            fetched(&["n4", "n5"], 2),
+            "n4 and n5 fetched 61 GB in all, the slowest in 5.0 s"
+        );
+        let many = "n4, n5, n6 and 2 more fetched 61 GB in all, the slowest in 5.0 s";
         assert_eq!(fetched(&["n4", "n5", "n6"], 5), many);
         for (reason, why) in [
             (StrikeReason::Failures, "two rounds that began with it have failed"),

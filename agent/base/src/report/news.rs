@@ -314,7 +314,7 @@ pub fn notice_over(end: &NoticeEnd) -> String {
         (None, None) => match here {
             SavedHere::OneStep => "ranks of other nodes have not saved".to_owned(),
             SavedHere::OtherSteps => {
-                "the ranks of this node have saved different steps (ask `ragent.should_save(step)` on every rank)".to_owned()
+                "the ranks of this node have saved different steps (call `ragent.should_save(step)` on every rank, at each step)".to_owned()
             }
             SavedHere::NotBy(ranks) => {
                 let ranks = fold::numbers(ranks.iter().map(|rank| (rank.0, rank.0)));

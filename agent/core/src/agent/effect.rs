@@ -110,8 +110,8 @@ pub enum Ending {
     Left {
         /// The signal.
         signal: Signal,
-        /// The step that all ranks had saved, if nothing was lost: the signal came after the last round had ended
-        /// with this checkpoint, and before the workers of the next one.
+        /// The step that all ranks had saved; `None` if steps may be lost. It is set if the signal came between two
+        /// rounds, and the earlier one ended with this checkpoint.
         saved_step: Option<u64>,
     },
     /// The coordinator refused this node.

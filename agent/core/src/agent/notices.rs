@@ -76,7 +76,7 @@ pub enum SavedHere {
     OneStep,
     /// All of them have saved something, and no step is the same for all.
     OtherSteps,
-    /// These have saved nothing, and others have.
+    /// These ranks have not saved. The others have.
     NotBy(Vec<GlobalRank>),
     /// None of them has saved.
     Nothing,
@@ -101,12 +101,12 @@ pub(super) struct Notices {
     /// The step that all ranks have saved, by the coordinator's last message about the round; `None` if a later
     /// round has begun.
     pub(super) complete_step: Option<u64>,
-    /// That step, if this node has left before a later round had begun: nothing is lost then.
+    /// The value of `complete_step` when this node began to leave, if no later round had begun.
     pub(super) left_after: Option<u64>,
 }
 
 impl Notices {
-    /// Forgets what was about earlier rounds.
+    /// Clears the state of the last round.
     pub(super) fn begin_round(&mut self, first_global_rank: GlobalRank) {
         self.complete_step = None;
         self.unanswered = None;

@@ -59,10 +59,11 @@ pub(super) fn of_ends(
     if codes.contains(&0) {
         return LaunchResult::Succeeded;
     }
-    if codes.contains(&i32::from(SAVED)) {
+    let has_progress = !codes.contains(&i32::from(NO_PROGRESS));
+    // An agent that left between two rounds has lost nothing, but the others may have failed later.
+    if codes.contains(&i32::from(SAVED)) && has_progress && !codes.contains(&1) {
         return LaunchResult::Saved;
     }
-    let has_progress = !codes.contains(&i32::from(NO_PROGRESS));
     if let Some(signal) = cause.filter(|_| has_progress) {
         return LaunchResult::Interrupted { signal };
     }
@@ -158,7 +159,9 @@ mod tests {
     #[test]
     fn codes_are_ranked() {
         assert_eq!(code(&[1, 0, 5]), 0);
-        assert_eq!(code(&[8, 5, 1]), 5);
+        assert_eq!(code(&[8, 5, 3]), 5);
+        assert_eq!(code(&[8, 5, 1]), 1);
+        assert_eq!(code(&[5, 6]), 6);
         assert_eq!(code(&[1, 6]), 6);
         assert_eq!(code(&[3, 1, 4]), 1);
         assert_eq!(code(&[2, 3]), 3);

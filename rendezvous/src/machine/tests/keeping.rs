@@ -464,7 +464,8 @@ fn notice_ends_with_a_checkpoint_in_memory() {
     assert!(did.contains(&Did::Restart("a", 1)), "{did:?}");
     let training = &t.job_state.training;
     assert_eq!((training.saved_step, training.complete_step), (None, None), "it is on no disk");
-    let over = |kind: &EventKind| matches!(kind, EventKind::NoticeOver { step: Some(20), .. });
+    let over =
+        |kind: &EventKind| matches!(kind, EventKind::NoticeOver { memory_step: Some(20), .. });
     assert!(t.kinds().any(over));
     t.report_notice("b", NodeState::Leaving { reaped: true }, leave());
     t.back("a");

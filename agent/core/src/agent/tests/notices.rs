@@ -121,8 +121,8 @@ fn leaver_without_work_leaves_at_once() {
     assert_eq!(t.leave(), [t.sends(NodeState::Leaving { reaped: false }), stop()]);
 }
 
-/// A signal between two rounds, after a checkpoint of all ranks: nothing is lost. It is not so without the coordinator, and
-/// once a later round has begun.
+/// A signal between two rounds, after a checkpoint of all ranks: nothing is lost. Work may be lost if the
+/// node has no coordinator, or a later round has begun.
 #[test]
 fn leaver_between_rounds_has_lost_nothing() {
     let leave_between = |complete_step, stops_first: bool| {
