@@ -17,6 +17,11 @@ def load_batch(step: int, options: argparse.Namespace) -> None:
         time.sleep(options.seconds)
 
 
+def say(text: str) -> None:
+    """Prints a line in one piece. Python writes the end of a line separately, and another rank could write in between."""
+    print(f"{text}\n", end="", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=40, help="the number of steps before the slow one")
@@ -28,14 +33,14 @@ def main() -> None:
         sys.exit("failed to start torch's worker server: start this script with ragent, and use torch 2.5 or newer")
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    print(f"rank={rank} pid={os.getpid()}", flush=True)
+    say(f"rank={rank} pid={os.getpid()}")
     gradient = torch.ones(1)
     for step in range(1, options.steps + 2):
         load_batch(step, options)
         dist.all_reduce(gradient)
         ragent.step(step)
         if rank == 0 and step % 20 == 0:
-            print(f"step={step}", flush=True)
+            say(f"step={step}")
         time.sleep(0.1)
     dist.destroy_process_group()
 

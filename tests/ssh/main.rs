@@ -6,6 +6,7 @@ mod cluster;
 mod ending;
 mod output;
 mod secret;
+mod stalls;
 mod starting;
 mod tree;
 mod unreachable;
