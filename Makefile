@@ -41,7 +41,7 @@ help:
 	@echo 'make test      all tests but the long ones'
 	@echo 'make test-all  the long ones: simulation at volume, jobs with standbys, repeated process tests'
 	@echo 'make test-gpu  restarts of jobs that use the GPUs of this machine; skipped without one'
-	@echo 'make test-torch-versions  collectives with torch 2.2 to 2.9, and that 2.1 is refused: 8 GB of disk'
+	@echo 'make test-torch-versions  collectives and checkpoints with torch 2.2 to 2.9, and that 2.1 is refused: 8 GB of disk'
 	@echo 'make test-frameworks      accelerate, lightning, transformers, deepspeed, and the recipes'
 	@echo 'make chaos     everything happens at once to jobs of five nodes, for CHAOS_SECONDS'
 	@echo 'make takeovers N=1000  lets another voter lead N times; continues where it was stopped; needs root'

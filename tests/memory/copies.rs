@@ -281,7 +281,7 @@ fn firewall_leaves_own_parts() {
     }
     let words = format!("status --watch --json --rdzv-endpoint 10.77.0.1:29400 {secret}");
     let mut status = job.network.ragent(&sandbox, 1, &words).start();
-    status.prints("not copied from node1: 10.77.0.2:");
+    status.prints("not copied from node1: node2 (10.77.0.2:");
     kill(children(keeper_of(agents[1].pid()))[0], Signal::SIGKILL);
     agents.iter_mut().for_each(|agent| drop(agent.prints("restart=1")));
     give(&orders, "load()");

@@ -570,6 +570,7 @@ mod tests {
             | "ragent_restart_seconds"
             | "ragent_time_seconds"
             | "ragent_redone_seconds"
+            | "ragent_memory_wait_seconds"
             | "ragent_takeovers" => format!("{name}_total"),
             "ragent_build" | "ragent_job" => format!("{name}_info"),
             _ => name.clone(),

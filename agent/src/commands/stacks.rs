@@ -47,8 +47,8 @@ pub fn print(args: &StacksArgs) -> Result<ExitCode, LaunchError> {
         request_look(&found.snapshot.run_id).await.map_err(|why| failed(&why))?;
         let followed = follow(&job, &credentials, found, &mut newest);
         match timeout(LOOK_TIMEOUT, followed).await {
+            Ok(Err(_)) | Err(_) if newest.look.is_some() => {}
             Ok(followed) => followed?,
-            Err(_) if newest.look.is_some() => {}
             Err(_) => {
                 let seconds = LOOK_TIMEOUT.as_secs();
                 return Err(failed(&format!(

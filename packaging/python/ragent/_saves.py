@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 import weakref
 from operator import index
 from typing import Any, List, NoReturn, Optional, SupportsIndex, Tuple
@@ -220,8 +219,6 @@ def saved(step: SupportsIndex, seconds: Optional[float] = None, whole: bool = Fa
     The checkpoint answers the newest notice for which `should_save` has returned True, unless that was at a later step. In a
     script that does not call `should_save`, it answers the newest one that `notice` has returned.
 
-    In a script that calls `step`, a checkpoint further ahead than two such reports is not reported, with a `RuntimeWarning`.
-
     Without an agent it does nothing. If the agent is busy, it waits at most two seconds. `step` is a whole number from 0 to
     2**53 - 1, and `seconds` is not negative; others raise `TypeError` or `ValueError`.
     """
@@ -234,14 +231,6 @@ def saved(step: SupportsIndex, seconds: Optional[float] = None, whole: bool = Fa
         raise _wrong_report(ValueError, step, seconds) from None
     if not (0 <= number <= _steps.MAX and (milliseconds is None or 0 <= milliseconds <= _steps.MAX)):
         raise _wrong_report(ValueError, step, seconds)
-    if not _steps.may_have_reached(number):
-        warnings.warn(
-            f"failed to report a checkpoint: step {number} is too far ahead, because the script last reported step {_steps.newest_step()}; "
-            "pass the number of completed steps to `ragent.saved`, as to `ragent.step`",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-        return
     lines = [f"X_RAGENT_SAVED={number}"]
     if whole:
         lines.append("X_RAGENT_SAVED_WHOLE=1")

@@ -48,8 +48,6 @@ _socket: Tuple[Optional[socket.socket], int] = (None, 0)
 
 # The newest step, and the time of its report.
 _newest: Tuple[int, float] = (-1, 0.0)
-# The greatest distance of a step to the one before; 0 if it is not known.
-_stride = 0
 _intervals: List[float] = []
 # True since the first checkpoint after the newest step, and true if its cost is to be measured.
 _has_saved = False
@@ -90,7 +88,7 @@ def step(n: SupportsIndex, total: Optional[SupportsIndex] = None) -> None:
 
 def _measure(number: int) -> None:
     """Measures the interval since the report of the step before."""
-    global _newest, _stride, _has_saved, _cost
+    global _newest, _has_saved, _cost
     before, begin = _newest
     if number == before:
         return
@@ -99,7 +97,6 @@ def _measure(number: int) -> None:
     has_saved, _has_saved = _has_saved, False
     if before < 0:
         return
-    _stride = max(_stride, number - before)
     interval = now - begin
     if not has_saved:
         _intervals.append(interval)
@@ -109,20 +106,6 @@ def _measure(number: int) -> None:
         middle = len(usual) // 2
         median = usual[middle] if len(usual) % 2 else (usual[middle - 1] + usual[middle]) / 2
         _cost = max(0, round((interval - median) * 1000))
-
-
-def may_have_reached(number: int) -> bool:
-    """Returns False if the script reports its steps, and a step is further ahead than two reports.
-
-    A script may report only each tenth step, and may save before it reports.
-    """
-    newest, _ = _newest
-    return not _stride or number <= newest + 2 * _stride
-
-
-def newest_step() -> int:
-    """Returns the step that was reported last."""
-    return _newest[0]
 
 
 def report_saved(lines: List[str], is_measured: bool) -> None:

@@ -22,7 +22,7 @@ use std::{
 use crate::{
     event::{EventKind, FETCHERS_MAX, StrikeReason},
     ids::{GlobalRank, GroupRank, NodeId, RoundId},
-    limits::{TAKEOVER_COURTESY, after, millis},
+    limits::{MEMORY_IS_ENOUGH_AFTER, TAKEOVER_COURTESY, after, millis},
     machine::{Rendezvous, memory_status::Reported},
     memory::{Chosen, Gone, Holdings, Place, Site, Source, buddies, choose},
     message::{
@@ -298,7 +298,7 @@ impl Rendezvous {
         node.memory = Some(Box::new(report));
         self.follow_memory(now, id);
         self.follow_stall(now);
-        if self.has_guidance || self.saved_in_memory().is_some() {
+        if self.has_guidance || self.saved_in_memory(now).is_some() {
             // The round may end with this.
             self.counted.take();
             self.advance(now);
@@ -460,18 +460,21 @@ impl Rendezvous {
     }
 
     /// Returns the step of a checkpoint in memory that makes it useless to wait for one on disk, before nodes leave
-    /// or join. It was saved since the notice, the other nodes hold all of its parts, and it fits the next round.
+    /// or join. It was saved since the notice, the other nodes hold all of its parts, it fits the next round, and other nodes
+    /// had time to receive a notice too.
     ///
     /// Called for each report while a phase lasts, so it visits only the leavers and the spares. If it is not certain
     /// that the next round has the same ranks, or that other ranks can read it, this returns `None`, and the phase goes on
     /// as it would without memory.
-    pub(super) fn saved_in_memory(&self) -> Option<u64> {
+    pub(super) fn saved_in_memory(&self, now: Instant) -> Option<u64> {
         let Phase::Running(Running { group, notice: Some(phase), .. }) = &self.phase else {
             return None;
         };
         let is_suitable = matches!(phase.kind, NoticeKind::Leave | NoticeKind::Members);
         let is_usable = group.round == self.keeping.round && self.memory_off().is_none();
-        if !is_suitable || !is_usable || !phase.ends_round() {
+        let is_over = phase.until.is_some_and(|until| until <= now);
+        let may_be_enough = is_over || after(phase.since, MEMORY_IS_ENOUGH_AFTER) <= now;
+        if !is_suitable || !is_usable || !phase.ends_round() || !may_be_enough {
             return None;
         }
         let shared = self.settings.shared?;

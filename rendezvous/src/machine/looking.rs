@@ -127,8 +127,17 @@ impl Rendezvous {
         };
         let explanation = explain_stall(look.digests(), &own);
         if !look.digests().is_empty() {
-            let text = Some(&explanation.text).filter(|text| *text != NOTHING_KNOWN).cloned();
             let places = places(look.digests(), &own);
+            // Such a sentence only repeats the list of places.
+            let is_repeated = |text: &String| match &places.places[..] {
+                [only] => {
+                    let sentence = text.split_once(" (unchanged").map_or(&**text, |(text, _)| text);
+                    sentence.ends_with(&only.text)
+                }
+                _ => false,
+            };
+            let is_news = |text: &&String| *text != NOTHING_KNOWN && !is_repeated(text);
+            let text = Some(&explanation.text).filter(is_news).cloned();
             *shown = Some(Box::new((look.since(), JobLook { text, ..places })));
         }
         if let Some(stall) = stall {

@@ -77,8 +77,7 @@ impl Rendezvous {
         // If the workers have done nothing since an earlier phase, its checkpoint is enough.
         let step = phase.saved_step(running.group.size).or(before);
         let is_over = phase.until.is_some_and(|until| until <= now);
-        let may_use_memory = is_over || after(phase.since, MEMORY_IS_ENOUGH_AFTER) <= now;
-        let in_memory = self.saved_in_memory().filter(|_| step.is_none() && may_use_memory);
+        let in_memory = if step.is_none() { self.saved_in_memory(now) } else { None };
         let is_saved = step.or(in_memory).is_some();
         if !is_saved && !is_over {
             return false;

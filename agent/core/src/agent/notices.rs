@@ -110,6 +110,7 @@ impl Notices {
     pub(super) fn begin_round(&mut self, first_global_rank: GlobalRank) {
         self.complete_step = None;
         self.unanswered = None;
+        self.left_after = None;
         self.first_global_rank = first_global_rank;
     }
 
@@ -122,7 +123,9 @@ impl Notices {
             Some((notice, ranks)) if *notice == number && ranks.is_empty() => SavedHere::OtherSteps,
             Some((notice, ranks)) if *notice == number => {
                 let first = self.first_global_rank.0;
-                SavedHere::NotBy(ranks.iter().map(|rank| GlobalRank(first + rank.0)).collect())
+                SavedHere::NotBy(
+                    ranks.iter().map(|rank| GlobalRank(first.saturating_add(rank.0))).collect(),
+                )
             }
             Some(_) | None => SavedHere::Nothing,
         }
@@ -178,7 +181,7 @@ impl Agent {
             self.handle_signal(now, Signal::TERM);
             return Ok(());
         }
-        if self.state == AgentState::Stopping {
+        if self.state == AgentState::Stopping && !received.ends_job {
             // The round is over, so this node leaves when its workers have ended.
             self.note_leaving();
         }
@@ -275,9 +278,8 @@ impl Agent {
     /// Notes that this node leaves. Without a lease, the others may have gone on since the last round, unless the only
     /// coordinator has left.
     pub(super) fn note_leaving(&mut self) {
-        if self.is_leased || self.has_host_left {
-            self.notices.left_after = self.notices.complete_step;
-        }
+        let is_certain = self.is_leased || self.has_host_left;
+        self.notices.left_after = self.notices.complete_step.filter(|_| is_certain);
     }
 
     /// Removes the notice of a round whose workers have ended.
@@ -296,6 +298,12 @@ impl Agent {
         memory_step: Option<u64>,
     ) {
         self.notices.complete_step = complete_step;
+        if self.notices.is_leaving()
+            && self.notices.shown.as_ref().is_none_or(|(shown, _)| !shown.is_here)
+        {
+            // The phase of other nodes was over when this node's own notice came.
+            self.note_leaving();
+        }
         let Some((ShownNotice { notice, until, .. }, since)) = self.notices.shown.take() else {
             return;
         };

@@ -155,10 +155,12 @@ fn word(result: &Result<Success, LaunchError>) -> &'static str {
 }
 
 /// Returns the first failure in the format of torch's `@record`, with the exit code that torchrun adds. Returns `None` if the worker has
-/// written no message, or hung.
+/// written no error file, or hung.
 fn torch_error(failure: &WorkerFailure) -> Option<Value> {
     let is_hung = matches!(failure.end, WorkerEnd::Hung(_));
-    let message = failure.message.as_deref().filter(|_| !is_hung)?;
+    // Without such a file, the message is the agent's own.
+    let is_of_worker = !is_hung && failure.error_file.is_some();
+    let message = failure.message.as_deref().filter(|_| is_of_worker)?;
     let exit_code = process_end::exit_code(&failure.end);
     // The error file is read if it is on this node. Workers on other nodes have sent only the end of their message.
     let original = failure.error_file.as_deref().and_then(|path| {

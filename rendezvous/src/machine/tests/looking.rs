@@ -275,6 +275,28 @@ fn requested_look_is_explained() {
     assert_eq!(stall(&t), None);
 }
 
+/// If all workers are in one place, and nothing else is known, a sentence would only repeat the place.
+#[test]
+fn only_place_is_not_repeated() {
+    let mut t = Fixture::new(2, 2);
+    t.run(&["a", "b"]);
+    t.request_look("a", 1);
+    for part in [LookPart::First, LookPart::Second] {
+        for name in ["a", "b"] {
+            let mut digest = digest(&t, name, part, 7);
+            digest.groups.clear();
+            digest.workers[0].line = None;
+            digest.workers[0].activity = None;
+            digest.workers[0].waits_in = Some("hrtimer_nanosleep".to_owned());
+            t.message(name, FromNode::Digest(digest));
+        }
+        assert_eq!(sentence(&t), Some((None, false)));
+        let place = ("in the kernel in hrtimer_nanosleep".to_owned(), 2);
+        assert_eq!(t.places(), Some((1, vec![place])));
+        t.live(&["a", "b"], 10 * SECOND);
+    }
+}
+
 /// A request after the first answers to a look is answered by the next look, so a job has at most one in ten seconds.
 #[test]
 fn requests_of_looks_are_spaced() {
