@@ -428,7 +428,7 @@ impl PartKeeper {
         }
     }
 
-    /// Frees memory if workers may need it: first that of standbys, then parts of other nodes, and then all parts.
+    /// Frees memory for the workers: first of standbys, then copies for other nodes, and then all parts.
     fn review_memory(&mut self) {
         if self.is_watching {
             self.leave_to_standbys(Some(self.room().available));

@@ -26,7 +26,7 @@ pub(super) fn add_memory(registry: &mut Registry, memory: Option<&MemoryStatus>)
     add_seconds(registry, "ragent_memory_save", help, memory.cost_ms);
     let help = "Time from the first saved part of the newest copied step until it was whole";
     add_seconds(registry, "ragent_memory_copy", help, memory.copy_ms);
-    let help = "Time for which any save has waited for a buffer";
+    let help = "Time during which at least one rank waited for a buffer in save";
     let waited = ConstCounter::new(memory.waited_ms as f64 / 1000.0);
     registry.register_with_unit("ragent_memory_wait", help, Unit::Seconds, waited);
     let places = [
@@ -34,7 +34,7 @@ pub(super) fn add_memory(registry: &mut Registry, memory: Option<&MemoryStatus>)
         ("copy", memory.bytes.copy),
         ("leftover", memory.bytes.leftover),
     ];
-    let help = "Memory of all nodes in which checkpoints are, by the reason why they are kept";
+    let help = "Bytes of checkpoints on all nodes, by the reason why they are kept";
     registry.register_with_unit("ragent_memory", help, Unit::Bytes, family("place", places));
     if memory.limit > 0 {
         let help = "Memory that the node with the largest parts needs";

@@ -78,7 +78,7 @@ impl WorkersDriver {
         }
     }
 
-    /// Returns a sentence with the file in which torch has recorded the collectives of a worker, if there is one.
+    /// Returns a sentence that names the file with torch's records of a worker's collectives, if there is one.
     async fn flight_record(&self, worker: &Worker, rank: GlobalRank) -> Option<String> {
         let folder = worker.folder.as_ref().filter(|_| self.spec.observation.flight_recorder)?;
         let mut file = folder.flight_record_prefix().into_os_string();

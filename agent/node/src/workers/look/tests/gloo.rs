@@ -153,7 +153,7 @@ async fn other_faults_are_named() {
     }
 }
 
-/// Without the server, the stacks show a rank in another collective, and one for which others wait in two groups.
+/// Without the server, the stacks still name two ranks: one calls another collective, and others of two groups wait for one.
 #[tokio::test]
 async fn other_faults_are_named_without_the_server() {
     let differs = "if r == 1:\n    dist.broadcast(t, 1)\n    time.sleep(1000)\nelse:\n    dist.all_reduce(t)\n";
