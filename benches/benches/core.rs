@@ -8,8 +8,7 @@ use ragent_rendezvous::{
     Rendezvous,
     ids::{GlobalRank, JobUid, NodeId, RoundId, RunId},
     message::{
-        Digest, GroupLook, LaunchSource, Launched, LookPart, NodeDescription, NodeState,
-        Registration, WorkerLook,
+        Digest, GroupLook, Launched, LookPart, NodeDescription, NodeState, Registration, WorkerLook,
     },
     settings::{JobState, Leases, NodeRange, Settings, SharedSettings},
     stall::{Own, RankedNode, explain_stall},
@@ -109,16 +108,13 @@ fn digest(node: u32, part: LookPart) -> Digest {
     let group = |name: String, size, ranks: &[GlobalRank]| GroupLook {
         name,
         size,
-        source: LaunchSource::Records,
         launched: vec![Launched {
             operation: "all_reduce [1024] float".to_owned(),
             number: 7 - u64::from(node == 0),
             is_finished: node == 0,
             count: u32::try_from(ranks.len()).expect("it is small"),
             ranks: ranks.to_vec(),
-            processes: Vec::new(),
         }],
-        unanswered: Vec::new(),
     };
     let mut groups = vec![group("world".to_owned(), 80_000, &ranks)];
     for (local, rank) in ranks.iter().enumerate() {

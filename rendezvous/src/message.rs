@@ -34,8 +34,8 @@ pub use self::{
     },
     look::{
         Activity, DIGEST_GROUPS_MAX, DIGEST_MAX, DIGEST_WORKERS_MAX, Digest, FACTS_MAX,
-        GROUP_NAME_MAX, GroupLook, Hung, LAUNCHES_MAX, LISTED_PROCESSES_MAX, LISTED_RANKS_MAX,
-        LaunchSource, Launched, Look, LookPart, PROCESS_NAME_MAX, WorkerLook,
+        GROUP_NAME_MAX, GroupLook, Hung, LAUNCHES_MAX, LISTED_RANKS_MAX, Launched, Look, LookPart,
+        WorkerLook,
     },
     memory::{
         ALL_SOURCES_BYTES_MAX, CheckpointId, DIFFERENT_STEPS, MEMORY_BYTES_MAX, MemoryKind,
@@ -74,7 +74,7 @@ pub const REFUSED_CLIENTS_MAX: usize = 16;
 pub const ENDED_SHOWN_MAX: usize = 9;
 
 /// The version of the registration protocol in this build. `docs/protocol.md` lists all versions.
-pub const PROTOCOL_VERSION: u32 = 5;
+pub const PROTOCOL_VERSION: u32 = 6;
 
 /// A reason, for programs and for people.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]

@@ -327,9 +327,6 @@ pub struct JobLook {
     /// The sentence that explains the answers; `None` if they show nothing, and in version 0.3.0. At most
     /// [`STALL_TEXT_MAX`] bytes.
     pub text: Option<String>,
-    /// True while the answer of NCCL to the first part is awaited. It may change the sentence.
-    #[serde(default)]
-    pub awaits_nccl: bool,
     /// The places; at most [`LOOK_PLACES_MAX`]. The place of the fewest workers is the first.
     pub places: Vec<LookPlace>,
     /// The number of workers in further places.

@@ -30,7 +30,7 @@ use self::{evidence::Evidence, graph::Graph};
 pub(crate) use self::{names::cut, places::places};
 use crate::{
     ids::{GlobalRank, RoundId},
-    message::{Digest, LaunchSource},
+    message::Digest,
 };
 
 /// The facts that the coordinator itself knows about a stalled round.
@@ -96,8 +96,7 @@ pub struct Explanation {
 /// Explains a stall by the digests of a look. They may belong to both parts, in any order. A later digest of a
 /// node replaces an earlier one of the same part.
 ///
-/// A caller passes digests of members only. A node describes its own workers, and the node that asks NCCL also
-/// groups with [`LaunchSource::Ras`]. [`restrict`] removes the rest.
+/// A caller passes digests of members only. A node describes its own workers. [`restrict`] removes the rest.
 pub fn explain_stall(digests: &[Digest], own: &Own) -> Explanation {
     let evidence = Evidence::new(digests, own);
     let graph = Graph::new(&evidence);
@@ -115,21 +114,16 @@ pub fn explain_stall(digests: &[Digest], own: &Own) -> Explanation {
     }
 }
 
-/// Removes from a digest of `node` what it cannot know: workers of other nodes, and the answer of NCCL unless the
-/// node was asked for it.
-pub fn restrict(digest: &mut Digest, node: &RankedNode, asks_nccl: bool) {
+/// Removes the workers of other nodes from a digest of `node`.
+pub fn restrict(digest: &mut Digest, node: &RankedNode) {
     let is_own = |rank: &GlobalRank| node.has(rank.0);
     digest.workers.retain(|worker| is_own(&worker.rank));
-    digest.groups.retain(|group| asks_nccl || group.source == LaunchSource::Records);
     for group in &mut digest.groups {
-        if group.source == LaunchSource::Records {
-            group.unanswered.clear();
-            for launched in &mut group.launched {
-                launched.ranks.retain(is_own);
-                launched.processes.clear();
-                launched.count = launched.count.min(node.workers);
-            }
+        for launched in &mut group.launched {
+            launched.ranks.retain(is_own);
+            launched.count = launched.count.min(node.workers);
         }
+        group.launched.retain(|launched| !launched.ranks.is_empty());
     }
 }
 

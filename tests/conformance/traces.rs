@@ -40,9 +40,8 @@ pub(crate) struct Traces {
 const FACTS: &str = "facts";
 const LOGS: &str = "logs";
 
-/// Variables of torch and NCCL that ragent sets, unless it is called by the name `torchrun`.
-const OUR_VARIABLES: [&str; 3] =
-    ["NCCL_RAS_ADDR", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_WORKER_SERVER_SOCKET"];
+/// Variables of torch that ragent sets, unless it is called by the name `torchrun`.
+const OUR_VARIABLES: [&str; 2] = ["TORCH_FR_DUMP_TEMP_FILE", "TORCH_WORKER_SERVER_SOCKET"];
 
 impl Traces {
     /// Runs a case with `launcher`.

@@ -24,7 +24,6 @@ import warnings
 
 OF_ROUND = (
     "MASTER_PORT",
-    "NCCL_RAS_ADDR",
     "RAGENT_MEMORY_SOCKET",
     "RAGENT_NOTICE_FILE",
     "RAGENT_SAVED_STEP",

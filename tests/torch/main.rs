@@ -127,7 +127,6 @@ fn environment_is_torchruns() {
     let theirs = environment(&with_flags(sandbox.program(&torchrun)).stdout);
     let ours = environment(&with_flags(sandbox.ragent("")).stdout);
     let names = [
-        "NCCL_RAS_ADDR",
         "RAGENT_MEMORY_SOCKET",
         "RAGENT_NOTICE_FILE",
         "RAGENT_ROUNDS_WITHOUT_PROGRESS",

@@ -70,9 +70,7 @@ pub use self::{
     launcher::LauncherGroup,
     memory::MemorySpec,
     notices::{NoticeSignal, RequestKind},
-    observation::{
-        FLIGHT_RECORDER_FILE, ObservationSpec, RAS_ADDRESS, RasAddress, WORKER_SERVER_SOCKET,
-    },
+    observation::{FLIGHT_RECORDER_FILE, ObservationSpec, WORKER_SERVER_SOCKET},
     output::{Output, PrefixValues, Sink},
     ranks::RankRanges,
     rdzv_conf::{RdzvConf, StorePorts},

@@ -51,7 +51,6 @@ fn seeds_are_written() {
     write("memory_frames", memory_frames());
     write("memory_requests", texts(MEMORY_REQUESTS));
     write("node_list", texts(NODE_LISTS));
-    write("ras_answer", variants(RAS_ANSWER, RAS_CHANGES));
     write("torch_records", variants(TORCH_RECORDS, TORCH_CHANGES));
 }
 
@@ -683,25 +682,6 @@ const HOSTFILES: &[&str] = &[
     "",
     "-x\n",
     "-x@h\n",
-];
-
-/// An answer of NCCL for four ranks, of which one is behind.
-const RAS_ANSWER: &str = include_str!("../../node/src/workers/look/ras/answer.json");
-
-/// Changes of that answer.
-const RAS_CHANGES: &[(&str, &str)] = &[
-    ("6649", "6650"),
-    (r#""AllReduce": 6649"#, r#""AllReduce": 18446744073709551615"#),
-    ("10.0.0.1", "10.0.0.9"),
-    (r#""size": 4"#, r#""size": 4294967295"#),
-    (r#""rank": 3"#, r#""rank": 4000000000"#),
-    (r#""pid": 4001"#, r#""pid": -1"#),
-    (
-        r#""missing_ranks": []"#,
-        r#""missing_ranks": [{"rank": 3, "host": "10.0.0.1", "pid": 4002}]"#,
-    ),
-    ("AllReduce", "\\u001b[2J"),
-    (r#""ranks": ["#, r#""ranks": [7, "#),
 ];
 
 /// Records of two workers.

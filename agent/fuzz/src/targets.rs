@@ -18,8 +18,7 @@
 //! | [`hostfile`] | a list of hosts | hosts are distinct and no options of ssh; the list survives writing |
 //! | [`memory_frames`] | a greeting or frames of another agent, about checkpoints in memory | the same encoding; numbers within limits |
 //! | [`memory_requests`] | a request of a worker about them | the same; answers fit into a packet |
-//! | [`ras_answer`] | an answer of NCCL about collectives | what is described fits into a digest, without control characters |
-//! | [`torch_records`] | torch's records of two workers | the same |
+//! | [`torch_records`] | torch's records of two workers | what is described fits into a digest, without control characters |
 //! | [`node_list`] | a compressed list | its names and counts are bounded, and the expanded list has the same names |
 //!
 //! They are compiled into the crate, since they check parts that are not public: some of them in the module of that
@@ -51,5 +50,5 @@ pub use crate::commands::ssh::fuzzing::{hostfile, launch_frames};
 pub use ragent_node::{
     endpoint::search::fuzzing::datagram,
     memory::fuzzing::{memory_frames, memory_requests},
-    workers::fuzzing::{ras_answer, torch_records},
+    workers::fuzzing::torch_records,
 };

@@ -59,6 +59,5 @@ targets! {
     memory_frames: 1,
     memory_requests: 1,
     node_list: 1,
-    ras_answer: 1,
     torch_records: 1,
 }

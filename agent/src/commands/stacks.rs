@@ -2,7 +2,6 @@
 //!
 //! 1. An agent on this machine passes the request on to its coordinator.
 //! 2. The coordinator looks at the workers of all nodes, and shows their places in the state of the job.
-//! 3. If NCCL is asked, its answer is awaited for up to ten seconds. The sentence above the places may depend on it.
 
 use std::{ops::ControlFlow, process::ExitCode, time::Duration};
 
@@ -124,12 +123,9 @@ impl Reader for NewLook {
         let is_new = id_of(&snapshot).is_some_and(|id| Some(id) != self.known);
         match snapshot.look.filter(|_| is_new) {
             Some(look) => {
-                let awaits_nccl = look.awaits_nccl;
                 self.look = Some(look);
-                Ok(go_on_if(awaits_nccl && snapshot.outcome.is_none()))
+                Ok(ControlFlow::Break(()))
             }
-            // The round has ended.
-            None if self.look.is_some() => Ok(ControlFlow::Break(())),
             None => Ok(go_on_if(snapshot.outcome.is_none())),
         }
     }

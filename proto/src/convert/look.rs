@@ -2,11 +2,11 @@
 
 use prost::Message;
 use ragent_rendezvous::{
-    ids::{GlobalRank, GroupRank},
+    ids::GlobalRank,
     message::{
         Activity, DIGEST_GROUPS_MAX, DIGEST_MAX, DIGEST_WORKERS_MAX, Digest, FACTS_MAX,
-        GROUP_NAME_MAX, GroupLook, Hung, LAUNCHES_MAX, LISTED_PROCESSES_MAX, LISTED_RANKS_MAX,
-        LaunchSource, Launched, Look, LookPart, PROCESS_NAME_MAX, WorkerLook,
+        GROUP_NAME_MAX, GroupLook, Hung, LAUNCHES_MAX, LISTED_RANKS_MAX, Launched, Look, LookPart,
+        WorkerLook,
     },
 };
 
@@ -15,11 +15,10 @@ use crate::{Malformed, v1};
 
 enumeration!(LookPart, LookPart, "look.part", [First, Second]);
 enumeration!(Activity, Activity, "worker_look.activity", [Collective, Wait, Other]);
-enumeration!(LaunchSource, LaunchSource, "group_look.source", [Ras, Records]);
 
 impl From<Look> for v1::Look {
-    fn from(Look { number, part, ras_rank }: Look) -> Self {
-        Self { number, part: v1::LookPart::from(part).into(), ras_rank: ras_rank.0 }
+    fn from(Look { number, part }: Look) -> Self {
+        Self { number, part: v1::LookPart::from(part).into() }
     }
 }
 
@@ -27,8 +26,7 @@ impl TryFrom<v1::Look> for Look {
     type Error = Malformed;
 
     fn try_from(look: v1::Look) -> Result<Self, Malformed> {
-        let part = look.part().try_into()?;
-        Ok(Self { number: look.number, part, ras_rank: GroupRank(look.ras_rank) })
+        Ok(Self { part: look.part().try_into()?, number: look.number })
     }
 }
 
@@ -56,8 +54,6 @@ impl From<Digest> for v1::Digest {
             groups: digest.groups.into_iter().map(Into::into).collect(),
             facts: digest.facts.iter().map(|fact| fitted_line(fact)).collect(),
             // A part of a path leads nowhere.
-            has_asked_nccl: digest.has_asked_nccl,
-            is_nccl_silent: digest.is_nccl_silent,
             is_cut: digest.is_cut,
             logs: digest.logs.filter(|path| fitted_line(path) == *path),
         })
@@ -103,8 +99,6 @@ impl TryFrom<v1::Digest> for Digest {
             facts: list(digest.facts, "digest.facts", FACTS_MAX, |fact| {
                 line(fact, "digest.facts")
             })?,
-            has_asked_nccl: digest.has_asked_nccl,
-            is_nccl_silent: digest.is_nccl_silent,
             is_cut: digest.is_cut,
             logs: digest.logs.map(|path| line(path, "digest.logs")).transpose()?,
         })
@@ -157,22 +151,12 @@ fn group_name(value: String, field: &'static str) -> Result<String, Malformed> {
     one_line(value, field, GROUP_NAME_MAX)
 }
 
-fn to_ranks(ranks: Vec<GlobalRank>) -> Vec<u32> {
-    ranks.into_iter().map(|rank| rank.0).collect()
-}
-
-fn ranks(ranks: Vec<u32>, field: &'static str) -> Result<Vec<GlobalRank>, Malformed> {
-    list(ranks, field, LISTED_RANKS_MAX, |rank| Ok(GlobalRank(rank)))
-}
-
 impl From<GroupLook> for v1::GroupLook {
     fn from(group: GroupLook) -> Self {
         Self {
             name: fitted_to(&group.name, GROUP_NAME_MAX),
             size: group.size,
-            source: v1::LaunchSource::from(group.source).into(),
             launched: group.launched.into_iter().map(Into::into).collect(),
-            unanswered: to_ranks(group.unanswered),
         }
     }
 }
@@ -181,19 +165,12 @@ impl TryFrom<v1::GroupLook> for GroupLook {
     type Error = Malformed;
 
     fn try_from(group: v1::GroupLook) -> Result<Self, Malformed> {
-        let source = group.source().try_into()?;
         let launched: Vec<Launched> =
             list(group.launched, "group_look.launched", LAUNCHES_MAX, TryInto::try_into)?;
         if launched.iter().any(|launched| launched.count > group.size) {
             return Err(Malformed::OutOfRange("launched.count"));
         }
-        Ok(Self {
-            name: group_name(group.name, "group_look.name")?,
-            size: group.size,
-            source,
-            launched,
-            unanswered: ranks(group.unanswered, "group_look.unanswered")?,
-        })
+        Ok(Self { name: group_name(group.name, "group_look.name")?, size: group.size, launched })
     }
 }
 
@@ -204,10 +181,7 @@ impl From<Launched> for v1::Launched {
             number: launched.number,
             is_finished: launched.is_finished,
             count: launched.count,
-            ranks: to_ranks(launched.ranks),
-            processes: (launched.processes.iter())
-                .map(|process| fitted_to(process, PROCESS_NAME_MAX))
-                .collect(),
+            ranks: launched.ranks.into_iter().map(|rank| rank.0).collect(),
         }
     }
 }
@@ -216,7 +190,8 @@ impl TryFrom<v1::Launched> for Launched {
     type Error = Malformed;
 
     fn try_from(launched: v1::Launched) -> Result<Self, Malformed> {
-        let ranks = ranks(launched.ranks, "launched.ranks")?;
+        let ranks =
+            list(launched.ranks, "launched.ranks", LISTED_RANKS_MAX, |rank| Ok(GlobalRank(rank)))?;
         if usize::try_from(launched.count).is_ok_and(|count| count < ranks.len()) {
             return Err(Malformed::OutOfRange("launched.ranks"));
         }
@@ -226,12 +201,6 @@ impl TryFrom<v1::Launched> for Launched {
             is_finished: launched.is_finished,
             count: launched.count,
             ranks,
-            processes: list(
-                launched.processes,
-                "launched.processes",
-                LISTED_PROCESSES_MAX,
-                |process| one_line(process, "launched.processes", PROCESS_NAME_MAX),
-            )?,
         })
     }
 }

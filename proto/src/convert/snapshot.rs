@@ -201,17 +201,7 @@ fn checked_checkpoints(times: CheckpointTimes) -> Result<CheckpointTimes, Malfor
 }
 
 fn checked_look(look: JobLook) -> Result<JobLook, Malformed> {
-    let JobLook {
-        number,
-        age_ms,
-        text,
-        awaits_nccl,
-        places,
-        further,
-        unknown,
-        has_stacks,
-        has_lines,
-    } = look;
+    let JobLook { number, age_ms, text, places, further, unknown, has_stacks, has_lines } = look;
     let is_range = |(first, last): &(u32, u32)| first <= last;
     let place = |LookPlace { text, count, ranks, stack }| {
         let ranks = list(ranks, "look.places.ranks", LOOK_RANGES_MAX, Ok)?;
@@ -226,7 +216,6 @@ fn checked_look(look: JobLook) -> Result<JobLook, Malformed> {
         number,
         age_ms: to_millis(millis(age_ms, "look.age_ms")?),
         text: text.map(|text| fitted_to(&text, STALL_TEXT_MAX)),
-        awaits_nccl,
         places: list(places, "look.places", LOOK_PLACES_MAX, place)?,
         further,
         unknown,

@@ -16,13 +16,13 @@ use ragent_rendezvous::{
         Activity, Admission, Assignment, CheckedOwners, Checkpoint, CheckpointId, DepartedNode,
         DepartedNodes, Departure, Digest, EvictReason, FromNode, GroupLook, Guidance,
         HARDWARE_FACTS_MAX, HardwareFact, HealthClass, Hung, JobResult, KnownRound, LINE_MAX,
-        LISTED_PROCESSES_MAX, LaunchSource, Launched, Look, LookPart, MEMORY_BYTES_MAX, MemoryKind,
-        MemoryPlan, MemoryReport, MemoryUnusable, NOTICE_HOSTS_MAX, NOTICE_TEXT_MAX,
-        NodeDescription, NodeNotice, NodeReport, NodeState, Notice, NoticeKind, OomKill, Outcome,
-        PARTS_MAX, Part, PartPlace, PartSources, RefuseReason, RefusedClients, Registration,
-        Requests, RestartReason, STEP_MAX, Saved, StandbyCounts, StepProgress, StepSource,
-        StoreConnection, StoreConnections, StoreUnreached, ToNode, Unhealthy, UnusableReason,
-        WaitReason, Welcome, WorkerEnd, WorkerFailure, WorkerLook,
+        Launched, Look, LookPart, MEMORY_BYTES_MAX, MemoryKind, MemoryPlan, MemoryReport,
+        MemoryUnusable, NOTICE_HOSTS_MAX, NOTICE_TEXT_MAX, NodeDescription, NodeNotice, NodeReport,
+        NodeState, Notice, NoticeKind, OomKill, Outcome, PARTS_MAX, Part, PartPlace, PartSources,
+        RefuseReason, RefusedClients, Registration, Requests, RestartReason, STEP_MAX, Saved,
+        StandbyCounts, StepProgress, StepSource, StoreConnection, StoreConnections, StoreUnreached,
+        ToNode, Unhealthy, UnusableReason, WaitReason, Welcome, WorkerEnd, WorkerFailure,
+        WorkerLook,
     },
     settings::{Leases, NodeRange, SharedSettings, StoreAccess, Timeouts},
     snapshot::{
@@ -497,7 +497,7 @@ fn unhealthy(class: HealthClass) -> Unhealthy {
 fn guidance(part: LookPart, if_stopped: bool) -> Guidance {
     Guidance {
         round: round(),
-        look: Some(Look { number: 7, part, ras_rank: GroupRank(2) }),
+        look: Some(Look { number: 7, part }),
         hung: Some(Hung { rank: GlobalRank(118), time: Duration::from_secs(900), if_stopped }),
         memory_off: Some("n17 has 40 GB and needs 84".to_owned()),
         ..Guidance::default()
@@ -522,25 +522,20 @@ fn digest() -> Digest {
         is_finished: number == 1,
         count: 509,
         ranks: ranks.into_iter().map(GlobalRank).collect(),
-        processes: vec!["process 4021 on 10.0.0.7".to_owned(); LISTED_PROCESSES_MAX],
     };
-    let group = |source| GroupLook {
+    let group = GroupLook {
         name: "default_pg".to_owned(),
         size: 512,
-        source,
         launched: vec![launched(u64::MAX, (0..32).collect()), launched(0, Vec::new())],
-        unanswered: (0..32).map(GlobalRank).collect(),
     };
     Digest {
         round: round(),
         look: u64::MAX,
         part: LookPart::Second,
         workers: (0..).zip(activities).map(worker).collect(),
-        groups: [LaunchSource::Ras, LaunchSource::Records].map(group).to_vec(),
+        groups: vec![group],
         facts: vec!["x".repeat(LINE_MAX); 4],
         logs: Some("/logs/run7_x/attempt_2".to_owned()),
-        has_asked_nccl: true,
-        is_nccl_silent: true,
         is_cut: false,
     }
 }
@@ -680,7 +675,6 @@ fn snapshot() -> Snapshot {
             number: 7,
             age_ms: 12_000,
             text: Some("x".repeat(STALL_TEXT_MAX)),
-            awaits_nccl: true,
             places: vec![
                 LookPlace {
                     text: "all_reduce (train.py:7)".to_owned(),
@@ -1034,7 +1028,7 @@ fn malformed_looks_are_refused() {
     assert_eq!(digest(&|d| d.part = 0), Malformed::OutOfRange("look.part"));
     let many = digest(&|d| d.workers = vec![v1::WorkerLook::default(); 65]);
     assert_eq!(many, Malformed::TooLong { field: "digest.workers", len: 65, limit: 64 });
-    let empty = v1::GroupLook { source: 1, ..v1::GroupLook::default() };
+    let empty = v1::GroupLook::default();
     let many = digest(&|d| d.groups = vec![empty.clone(); 33]);
     assert_eq!(many, Malformed::TooLong { field: "digest.groups", len: 33, limit: 32 });
     assert_eq!(digest(&|d| d.logs = Some("/a\n".into())), Malformed::OutOfRange("digest.logs"));
@@ -1055,11 +1049,8 @@ fn malformed_looks_are_refused() {
     assert_eq!(worker(&|w| w.waits_in = Some("\r".into())), Malformed::OutOfRange(field));
     let long = group(&|g| g.name = "x".repeat(65));
     assert_eq!(long, Malformed::TooLong { field: "group_look.name", len: 65, limit: 64 });
-    assert_eq!(group(&|g| g.source = 0), Malformed::OutOfRange("group_look.source"));
     let many = group(&|g| g.launched = vec![v1::Launched::default(); 9]);
     assert_eq!(many, Malformed::TooLong { field: "group_look.launched", len: 9, limit: 8 });
-    let many = group(&|g| g.unanswered.push(7));
-    assert_eq!(many, Malformed::TooLong { field: "group_look.unanswered", len: 33, limit: 32 });
     assert_eq!(group(&|g| g.size = 508), Malformed::OutOfRange("launched.count"));
     let long = launched(&|l| l.operation = "x".repeat(65));
     assert_eq!(long, Malformed::TooLong { field: "launched.operation", len: 65, limit: 64 });

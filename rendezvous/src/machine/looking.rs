@@ -69,8 +69,8 @@ impl Rendezvous {
             .as_ref()
             .and_then(|table| table.member_ranks().get(usize::try_from(member.rank.0).ok()?));
         let Some(ranks) = ranks else { return };
-        restrict(&mut digest, &ranked(ranks), look.asks_nccl(member.rank));
-        let step = look.record(now, id, member.rank, digest);
+        restrict(&mut digest, &ranked(ranks));
+        let step = look.record(id, digest);
         self.follow_look(now, step);
         // A worker may have been named.
         self.send_new_guidance(now);
@@ -150,9 +150,7 @@ impl Rendezvous {
         let Phase::Running(running) = &self.phase else { return None };
         let (since, look) = running.places.as_deref()?;
         let age_ms = millis(now.saturating_duration_since(*since));
-        let newest = running.look.as_ref().filter(|newest| newest.look().number == look.number);
-        let awaits_nccl = newest.is_some_and(|newest| newest.awaits_first_of_nccl());
-        Some(JobLook { age_ms, awaits_nccl, ..look.clone() })
+        Some(JobLook { age_ms, ..look.clone() })
     }
 
     /// Returns what this coordinator itself knows about the running round.

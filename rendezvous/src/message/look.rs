@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use crate::ids::{GlobalRank, GroupRank, RoundId};
+use crate::ids::{GlobalRank, RoundId};
 
 /// The longest encoded [`Digest`], in bytes: a coordinator receives 10,000 of them within two seconds.
 pub const DIGEST_MAX: usize = 2048;
@@ -33,12 +33,6 @@ pub const FACTS_MAX: usize = 4;
 /// The longest name of a group or a collective, in bytes.
 pub const GROUP_NAME_MAX: usize = 64;
 
-/// The most processes in one list of a [`Digest`].
-pub const LISTED_PROCESSES_MAX: usize = 4;
-
-/// The longest name of a process, in bytes.
-pub const PROCESS_NAME_MAX: usize = 64;
-
 /// A look at all workers of a round.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Look {
@@ -46,8 +40,6 @@ pub struct Look {
     pub number: u64,
     /// The newest part that is due.
     pub part: LookPart,
-    /// The node that also asks NCCL, which answers for all ranks (NCCL RAS).
-    pub ras_rank: GroupRank,
 }
 
 /// A part of a look.
@@ -88,11 +80,6 @@ pub struct Digest {
     /// The folder with the workers' logs of this round, if their stacks are written there. It has a folder for each
     /// worker, named by its local rank. At most [`LINE_MAX`](super::LINE_MAX) bytes.
     pub logs: Option<String>,
-    /// True if this node was asked to ask NCCL, and no other node has to: its answer is part of this digest, or its
-    /// workers do not use NCCL.
-    pub has_asked_nccl: bool,
-    /// True if this node was asked to ask NCCL, and has no answer that it can use. Another node may have one.
-    pub is_nccl_silent: bool,
     /// True if something was left out because there was too much of it. Then no rank is blamed.
     pub is_cut: bool,
 }
@@ -108,8 +95,6 @@ impl Digest {
             groups: Vec::new(),
             facts: Vec::new(),
             logs: None,
-            has_asked_nccl: false,
-            is_nccl_silent: false,
             is_cut: false,
         }
     }
@@ -149,30 +134,16 @@ pub enum Activity {
 
 /// A group of ranks that communicate, and the newest collective of each.
 ///
-/// A node describes its own workers, from the records of torch. The node that asks NCCL describes all ranks, but
-/// only groups with a difference.
+/// A node describes its own workers, from the records of torch.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct GroupLook {
     /// A name that is the same on all nodes; at most [`GROUP_NAME_MAX`] bytes.
     pub name: String,
     /// The number of its ranks.
     pub size: u32,
-    /// The origin of the numbers. Only numbers of the same origin are compared.
-    pub source: LaunchSource,
     /// The newest collectives, each with the ranks that have launched it as their last one; at most
     /// [`LAUNCHES_MAX`].
     pub launched: Vec<Launched>,
-    /// Ranks that have not answered NCCL, the first ones; at most [`LISTED_RANKS_MAX`].
-    pub unanswered: Vec<GlobalRank>,
-}
-
-/// The origin of the numbers of collectives.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum LaunchSource {
-    /// NCCL RAS counts them for all ranks.
-    Ras,
-    /// The records of torch, which each worker keeps.
-    Records,
 }
 
 /// A collective that some ranks of a group have launched as their last one.
@@ -189,7 +160,4 @@ pub struct Launched {
     pub count: u32,
     /// These ranks, the first ones; at most [`LISTED_RANKS_MAX`], and no more than `count`.
     pub ranks: Vec<GlobalRank>,
-    /// Further ones whose rank NCCL does not know, such as `process 4021 on 10.0.0.7`; at most
-    /// [`LISTED_PROCESSES_MAX`], each with at most [`PROCESS_NAME_MAX`] bytes.
-    pub processes: Vec<String>,
 }

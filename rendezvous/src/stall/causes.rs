@@ -8,7 +8,7 @@ use super::{
     graph::Graph,
     group::{Group, Launch},
 };
-use crate::message::{Activity, LaunchSource};
+use crate::message::Activity;
 
 /// The cause of a stall. Groups are indices of the evidence.
 #[derive(Debug)]
@@ -22,15 +22,12 @@ pub(super) enum Cause<'a> {
     /// Ranks of a group have launched different collectives as the same number.
     /// The first side is right if `is_clear`.
     Mismatch { group: usize, number: u64, sides: Vec<Side<'a>>, is_clear: bool },
-    /// Ranks in no collective have not launched one in which others wait. `unlisted` more have not either.
-    /// If some are stopped, only these are named.
-    Missing { group: usize, ranks: Vec<u32>, unlisted: u64, is_stopped: bool },
+    /// Ranks in no collective have not launched one in which others wait. If some are stopped, only these are named.
+    Missing { group: usize, ranks: Vec<u32>, is_stopped: bool },
     /// Ranks between which data is sent wait for others, which are in no collective.
     NoPartner { group: usize, ranks: Vec<u32> },
     /// Ranks are stopped in the middle of a collective, which others have launched too.
     Stopped { group: usize, ranks: Vec<u32> },
-    /// Ranks have not answered NCCL.
-    Unanswered { group: usize },
     /// Nothing is known of some ranks of a group. `ranks` is empty if it is not known which. If some are stopped, only
     /// these are named.
     Unknown { group: usize, ranks: Vec<u32>, is_stopped: bool },
@@ -38,8 +35,8 @@ pub(super) enum Cause<'a> {
     Cycle(Vec<(usize, u32)>),
     /// All ranks of a group send or receive.
     AllSend { group: usize },
-    /// Ranks have launched a collective, and not finished it. `count` includes unlisted ones. Others have.
-    Unfinished { group: usize, launch: Launch<'a>, ranks: Vec<u32>, count: u64 },
+    /// Ranks have launched a collective, and not finished it. Others have.
+    Unfinished { group: usize, launch: Launch<'a>, ranks: Vec<u32> },
     /// All ranks have launched the same collective.
     Equal { group: usize, launch: Launch<'a> },
     /// No rank is known to be in a collective. Stacks may show more.
@@ -51,7 +48,6 @@ pub(super) enum Cause<'a> {
 pub(super) struct Side<'a> {
     pub(super) operation: &'a str,
     pub(super) ranks: Vec<u32>,
-    pub(super) count: u64,
     /// True if a rank has finished it.
     pub(super) is_finished: bool,
 }
@@ -73,7 +69,6 @@ pub(super) fn find<'a>(
         .or_else(|| missing(evidence, graph, true))
         .or_else(|| stopped(evidence, graph))
         .or_else(|| missing(evidence, graph, false))
-        .or_else(|| unanswered(evidence))
         .or_else(|| unknown(evidence, graph, own))
         .or_else(|| cycle(evidence, graph))
         .or_else(|| unfinished(evidence, graph))
@@ -104,18 +99,16 @@ fn mismatch<'a>(evidence: &Evidence<'a>, graph: &Graph) -> Found<'a> {
     let (index, number) = largest(evidence, |index, _| graph.waits[index].mismatch)?;
     let group = &evidence.groups[index];
     let mut sides: Vec<Side<'a>> = Vec::new();
-    let mut of_number: Vec<_> = group.members.iter().map(|m| (m.launch, Some(m.rank), 1)).collect();
-    of_number.extend(group.unlisted().into_iter().map(|(launch, count)| (launch, None, count)));
-    of_number.retain(|(launch, _, _)| launch.number == number && !launch.is_point_to_point());
-    of_number.sort_by_key(|(launch, rank, _)| (launch.agreed(), *rank));
-    for launches in of_number.chunk_by(|(a, _, _), (b, _, _)| a.agreed() == b.agreed()) {
-        let count = launches.iter().fold(0, |sum: u64, (_, _, count)| sum.saturating_add(*count));
-        let ranks = launches.iter().filter_map(|(_, rank, _)| *rank).collect();
-        let is_finished = launches.iter().any(|(launch, _, _)| launch.is_finished);
-        sides.push(Side { operation: launches[0].0.operation, ranks, count, is_finished });
+    let is_of_number = |launch: &Launch<'_>| launch.number == number && !launch.is_point_to_point();
+    let mut members: Vec<_> = group.members.iter().filter(|m| is_of_number(&m.launch)).collect();
+    members.sort_by_key(|member| (member.launch.agreed(), member.rank));
+    for members in members.chunk_by(|a, b| a.launch.agreed() == b.launch.agreed()) {
+        let ranks = members.iter().map(|member| member.rank).collect();
+        let is_finished = members.iter().any(|member| member.launch.is_finished);
+        sides.push(Side { operation: members[0].launch.operation, ranks, is_finished });
     }
     // A side that a rank has finished is right, else the larger one.
-    let weight = |side: &Side<'_>| (side.is_finished, side.count);
+    let weight = |side: &Side<'_>| (side.is_finished, side.ranks.len());
     sides.sort_by_key(|side| Reverse(weight(side)));
     let is_clear = sides.len() > 1 && weight(&sides[0]) > weight(&sides[1]);
     let blamed = sides.iter().skip(1).flat_map(|side| side.ranks.iter().copied()).min();
@@ -144,10 +137,7 @@ fn missing<'a>(evidence: &Evidence<'a>, graph: &Graph, is_sure: bool) -> Found<'
     {
         let group = &evidence.groups[index];
         let top = graph.waits[index].top.unwrap_or_default();
-        let below = group.count(|launch| launch.number < top && !launch.is_point_to_point());
-        let unlisted = below.saturating_sub(graph.waits[index].missing.len() as u64);
-        let named = ranks.len() as u64;
-        let is_minority = named.saturating_add(unlisted) <= group.count(|l| l.number >= top);
+        let is_minority = ranks.len() as u64 <= group.count(|launch| launch.number >= top);
         let is_seen = |rank: &u32| {
             let waiters = group.members.iter().filter(|m| m.launch.number == top);
             is_confirmed(group, *rank) && waiters.clone().any(|m| m.is_confirmed)
@@ -157,15 +147,9 @@ fn missing<'a>(evidence: &Evidence<'a>, graph: &Graph, is_sure: bool) -> Found<'
         if is_stopped {
             ranks = stopped;
         }
-        // NCCL does not count what is sent between two ranks. So a rank may wait in that, unless its stack shows it elsewhere.
-        let is_elsewhere = |rank: &u32| {
-            let worker = evidence.workers.get(rank);
-            group.source == LaunchSource::Records
-                || worker.is_some_and(|worker| worker.look.activity == Some(Activity::Other))
-        };
         let blamed = ranks.first().copied();
-        let blamed = blamed.filter(|r| is_sure && is_minority && is_seen(r) && is_elsewhere(r));
-        return Some((Cause::Missing { group: index, ranks, unlisted, is_stopped }, blamed));
+        let blamed = blamed.filter(|rank| is_sure && is_minority && is_seen(rank));
+        return Some((Cause::Missing { group: index, ranks, is_stopped }, blamed));
     }
     let (group, ranks) = largest(evidence, |index, _| ends(index))?;
     Some((Cause::NoPartner { group, ranks }, None))
@@ -183,11 +167,6 @@ fn stopped<'a>(evidence: &Evidence<'a>, graph: &Graph) -> Found<'a> {
     let ranks: Vec<_> = members.map(|m| m.rank).filter(|rank| evidence.is_stopped(*rank)).collect();
     let is_sure = worker.stays_stopped() && is_confirmed(group, first);
     Some((Cause::Stopped { group: index, ranks }, is_sure.then_some(first)))
-}
-
-fn unanswered<'a>(evidence: &Evidence<'a>) -> Found<'a> {
-    let (group, ()) = largest(evidence, |_, group| (!group.unanswered.is_empty()).then_some(()))?;
-    Some((Cause::Unanswered { group }, None))
 }
 
 /// Finds a group that waits for ranks of which nothing is known.
@@ -227,7 +206,7 @@ fn cycle<'a>(evidence: &Evidence<'a>, graph: &Graph) -> Found<'a> {
         Some(missing.collect::<Vec<_>>()).filter(|ranks| waits.top.is_some() && !ranks.is_empty())
     });
     let cause = match running.filter(|_| is_minority) {
-        Some((group, ranks)) => Cause::Missing { group, ranks, unlisted: 0, is_stopped: false },
+        Some((group, ranks)) => Cause::Missing { group, ranks, is_stopped: false },
         None => Cause::Cycle(cycle),
     };
     Some((cause, None))
@@ -235,24 +214,13 @@ fn cycle<'a>(evidence: &Evidence<'a>, graph: &Graph) -> Found<'a> {
 
 /// Finds a collective that all ranks of a group have launched.
 fn unfinished<'a>(evidence: &Evidence<'a>, graph: &Graph) -> Found<'a> {
-    // NCCL may have finished what it counts as launched.
-    let activities: Vec<_> =
-        evidence.workers.values().filter(|w| w.look.activity.is_some()).collect();
-    let is_idle = !activities.is_empty() && !activities.iter().any(|worker| worker.is_in_torch());
     let (index, launch) = largest(evidence, |index, group| {
         let is_stuck = graph.waits[index].is_stuck && graph.waits[index].has_end;
-        let is_counted = is_stuck && !(is_idle && group.source == LaunchSource::Ras);
-        group.counts.keys().find(|launch| launch.is_open()).filter(|_| is_counted).copied()
+        group.counts.keys().find(|launch| launch.is_open()).filter(|_| is_stuck).copied()
     })?;
     let group = &evidence.groups[index];
-    let Some(top) = graph.waits[index].top else {
+    if graph.waits[index].top.is_none() {
         return Some((Cause::AllSend { group: index }, None));
-    };
-    // NCCL names no ranks of its own without a group of all ranks.
-    let below = group.count(|launch| launch.number < top && !launch.is_point_to_point());
-    if below > 0 && graph.waits[index].missing.is_empty() {
-        let (group, ranks) = (index, Vec::new());
-        return Some((Cause::Missing { group, ranks, unlisted: below, is_stopped: false }, None));
     }
     let is_same = |other: &Launch<'_>| {
         (other.number, other.agreed(), other.is_finished)
@@ -263,14 +231,13 @@ fn unfinished<'a>(evidence: &Evidence<'a>, graph: &Graph) -> Found<'a> {
     }
     let members = group.members.iter().filter(|member| is_same(&member.launch));
     let ranks = members.map(|member| member.rank).collect();
-    let count = group.count(is_same);
-    Some((Cause::Unfinished { group: index, launch, ranks, count }, None))
+    Some((Cause::Unfinished { group: index, launch, ranks }, None))
 }
 
 /// The largest group whose unknown members are listed.
 const UNKNOWN_OF_MAX: u32 = 1 << 20;
 
-/// Returns the group with the most waiting ranks, among the groups that `select` accepts. Numbers of NCCL come first.
+/// Returns the group with the most waiting ranks, among the groups that `select` accepts.
 fn largest<'a, T>(
     evidence: &Evidence<'a>,
     select: impl Fn(usize, &Group<'a>) -> Option<T>,
@@ -278,9 +245,9 @@ fn largest<'a, T>(
     let selected = evidence.groups.iter().enumerate().filter_map(|(index, group)| {
         let value = select(index, group)?;
         let waiting = group.count(Launch::is_open);
-        Some(((group.source == LaunchSource::Ras, waiting, Reverse(index)), value))
+        Some(((waiting, Reverse(index)), value))
     });
-    let ((_, _, Reverse(index)), value) = selected.max_by_key(|(key, _)| *key)?;
+    let ((_, Reverse(index)), value) = selected.max_by_key(|(key, _)| *key)?;
     Some((index, value))
 }
 
@@ -302,7 +269,6 @@ impl Cause<'_> {
             Self::Mismatch { sides, .. } => sides.get(1).map_or(&[], |side| &side.ranks),
             Self::Own(_)
             | Self::Slow { .. }
-            | Self::Unanswered { .. }
             | Self::Cycle(_)
             | Self::AllSend { .. }
             | Self::Equal { .. }
@@ -318,7 +284,6 @@ impl Cause<'_> {
             | Self::Missing { group, .. }
             | Self::NoPartner { group, .. }
             | Self::Stopped { group, .. }
-            | Self::Unanswered { group }
             | Self::Unknown { group, .. }
             | Self::AllSend { group }
             | Self::Unfinished { group, .. }

@@ -6,14 +6,11 @@ use super::{
     Own,
     group::{Group, Launch},
 };
-use crate::message::{Activity, Digest, LaunchSource, LookPart, WorkerLook};
+use crate::message::{Activity, Digest, LookPart, WorkerLook};
 
 /// The most launches that count: eight groups for each of 80,000 workers, in both parts. Further ones are left out,
 /// and no rank is blamed then.
 const LAUNCHES_COUNTED: usize = 1_280_000;
-
-/// The most groups of all ranks whose lists are completed. A job has one or two.
-const COMPLETED_GROUPS: usize = 4;
 
 /// The evidence of a look.
 #[derive(Debug, Default)]
@@ -85,18 +82,16 @@ impl<'a> Evidence<'a> {
             evidence.has_hidden_waits |= digest.is_cut;
             evidence.add_workers(digest, world_size);
             for group in &digest.groups {
-                let key = (group.source == LaunchSource::Ras, group.name.as_str());
-                let index = *indices.entry(key).or_insert(evidence.groups.len());
+                let index = *indices.entry(group.name.as_str()).or_insert(evidence.groups.len());
                 if index == evidence.groups.len() {
-                    evidence.groups.push(Group::new(group.source));
+                    evidence.groups.push(Group::default());
                 }
                 let is_whole =
                     evidence.groups[index].add(digest.part, group, world_size, &mut left);
                 evidence.has_hidden_waits |= !is_whole;
             }
         }
-        evidence.merge_groups(world_size);
-        evidence.compare_ras();
+        evidence.merge_groups();
         evidence
     }
 
@@ -117,39 +112,16 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    fn merge_groups(&mut self, world_size: u64) {
-        let mut completed = 0;
+    fn merge_groups(&mut self) {
         for (index, group) in self.groups.iter_mut().enumerate() {
             if let (Some(launch), None) = (group.merge(), self.moved) {
                 self.moved = Some((index, launch));
             }
-            let is_all = u64::from(group.size) == world_size;
-            if is_all && completed < COMPLETED_GROUPS && group.complete() {
-                completed += 1;
-            }
-            self.has_hidden_waits |= group.has_hidden_waits();
             let launched = group.members.iter().filter(|member| member.launch.number > 0);
             self.launched.extend(launched.map(|member| member.rank));
         }
         self.launched.sort_unstable();
         self.launched.dedup();
-    }
-
-    /// Compares the groups that NCCL describes. It describes only groups with a difference. So if it has answered
-    /// in both parts, a group in one of them has gone on.
-    fn compare_ras(&mut self) {
-        let of_ras = |group: &Group<'_>| group.source == LaunchSource::Ras;
-        let is_in =
-            |part: usize| self.groups.iter().any(|g| of_ras(g) && g.highest[part].is_some());
-        if self.moved.is_some() || !is_in(0) || !is_in(1) {
-            return;
-        }
-        let is_in_one = |g: &Group<'_>| g.highest.iter().any(Option::is_none);
-        let changed = self.groups.iter().position(|g| of_ras(g) && is_in_one(g));
-        self.moved = changed.and_then(|index| {
-            let (launch, _) = self.groups[index].counts.last_key_value()?;
-            Some((index, *launch))
-        });
     }
 
     /// Returns true if a group shows a collective that the rank has launched.

@@ -39,16 +39,7 @@ pub(super) struct Waits {
 impl Graph {
     /// Follows all waits.
     pub(super) fn new(evidence: &Evidence<'_>) -> Self {
-        let mut waits: Vec<_> = evidence.groups.iter().map(Waits::of).collect();
-        // NCCL does not say whether the last collective is finished. If all ranks have launched it, and ranks of another
-        // group wait for some, it is.
-        if waits.iter().any(|waits| !waits.missing.is_empty() || waits.mismatch.is_some()) {
-            for (waits, group) in waits.iter_mut().zip(&evidence.groups) {
-                if group.is_equal_for_nccl() {
-                    *waits = Waits::default();
-                }
-            }
-        }
+        let waits = evidence.groups.iter().map(Waits::of).collect();
         let mut graph = Self { waits, ..Self::default() };
         for (index, group) in evidence.groups.iter().enumerate() {
             let top = graph.waits[index].top;

@@ -20,41 +20,19 @@ pub(super) struct Ranks {
 impl Ranks {
     /// Names ranks.
     pub(super) fn new(ranks: &[u32], own: &Own) -> Self {
-        Self::with_unlisted(ranks, 0, own)
-    }
-
-    /// Names ranks, and a number of others.
-    pub(super) fn with_unlisted(ranks: &[u32], unlisted: u64, own: &Own) -> Self {
         let names: Vec<_> = ranks.iter().take(NAMED_RANKS).map(ToString::to_string).collect();
-        let others =
-            (ranks.len() as u64).saturating_sub(names.len() as u64).saturating_add(unlisted);
-        let is_one = ranks.len() == 1 && unlisted == 0;
-        if names.is_empty() {
-            return Self { text: count(others), is_one: others == 1 };
-        }
+        let others = ranks.len() - names.len();
+        let is_one = ranks.len() == 1;
         let mut text = format!("{} {}", if is_one { "rank" } else { "ranks" }, names.join(", "));
         match others {
             0 => {}
             1 => text.push_str(" and 1 other"),
-            _ => text.push_str(&format!(" and {} others", grouped(others))),
+            _ => text.push_str(&format!(" and {} others", grouped(others as u64))),
         }
-        if let Some(host) = common_host(ranks, own).filter(|_| unlisted == 0) {
+        if let Some(host) = common_host(ranks, own) {
             text.push_str(&format!(" on {host}"));
         }
         Self { text, is_one }
-    }
-
-    /// Adds processes to the name, which are some of the unlisted ranks.
-    pub(super) fn with_processes(mut self, processes: &[&str], unlisted: u64) -> Self {
-        let named = processes.iter().take(NAMED_RANKS);
-        let named: Vec<_> = named.copied().take(usize::try_from(unlisted).unwrap_or(0)).collect();
-        if !named.is_empty() {
-            let more = unlisted.saturating_sub(named.len() as u64);
-            let more =
-                if more > 0 { format!(" and {} more", grouped(more)) } else { String::new() };
-            self.text.push_str(&format!(" ({}{more})", named.join(", ")));
-        }
-        self
     }
 
     /// Returns the ranks with a verb.

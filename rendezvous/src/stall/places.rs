@@ -38,7 +38,6 @@ pub(crate) fn places(digests: &[Digest], own: &Own) -> JobLook {
         number: own.look,
         age_ms: 0,
         text: None,
-        awaits_nccl: false,
         places: places.into_iter().map(shown).collect(),
         further: number(further),
         unknown: number(own.world_size().saturating_sub(evidence.workers.len() as u64)),

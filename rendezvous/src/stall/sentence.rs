@@ -9,10 +9,7 @@ use super::{
     names::{NAMED_RANKS, Ranks, count, cut},
     stacks,
 };
-use crate::{
-    message::LaunchSource,
-    snapshot::{STALL_TEXT_MAX, grouped},
-};
+use crate::snapshot::{STALL_TEXT_MAX, grouped};
 
 /// The most groups of a cycle that are named.
 const NAMED_WAITS: usize = 4;
@@ -35,14 +32,11 @@ pub(super) fn of(cause: &Cause<'_>, evidence: &Evidence<'_>, own: &Own) -> Strin
             let launch = missed(&evidence.groups[*group]);
             format!("{} stopped, and {verb} not launched {launch}", who.with("is", "are"))
         }
-        Cause::Missing { group, ranks, unlisted, .. } => {
-            let processes =
-                evidence.groups[*group].processes_below(top(&evidence.groups[*group]).number);
-            let who = Ranks::with_unlisted(ranks, *unlisted, own);
-            let who = who.with_processes(&processes, *unlisted);
+        Cause::Missing { group, ranks, .. } => {
+            let who = Ranks::new(ranks, own);
             let worker = |rank| evidence.workers.get(rank);
             let in_torch = ranks.iter().all(|rank| worker(rank).is_some_and(Worker::is_in_torch));
-            let waits = if in_torch && !ranks.is_empty() {
+            let waits = if in_torch {
                 format!(
                     "; {} in another one, which is not known",
                     who.verb("it waits", "they wait")
@@ -74,23 +68,6 @@ pub(super) fn of(cause: &Cause<'_>, evidence: &Evidence<'_>, own: &Own) -> Strin
                 who.verb("has", "have")
             )
         }
-        Cause::Unanswered { group } => {
-            let group = &evidence.groups[*group];
-            let stopped = group.unanswered.iter().copied().filter(|r| evidence.is_stopped(*r));
-            let stopped: Vec<_> = stopped.collect();
-            let who = if stopped.is_empty() {
-                Ranks::new(&group.unanswered, own).with("has", "have")
-            } else {
-                let who = Ranks::new(&stopped, own);
-                format!("{} stopped, and {}", who.with("is", "are"), who.verb("has", "have"))
-            };
-            let others = group.count(|_| true);
-            format!(
-                "{who} not answered NCCL RAS; {} of the group of {} have",
-                grouped(others),
-                count(u64::from(group.size))
-            )
-        }
         Cause::Unknown { group, ranks, is_stopped } => {
             let group = &evidence.groups[*group];
             let who = Ranks::new(ranks, own);
@@ -119,11 +96,10 @@ pub(super) fn of(cause: &Cause<'_>, evidence: &Evidence<'_>, own: &Own) -> Strin
                 numbered(&launch, group)
             )
         }
-        Cause::Unfinished { group, launch, ranks, count: unfinished } => {
+        Cause::Unfinished { group, launch, ranks } => {
             let group = &evidence.groups[*group];
-            let unlisted = unfinished.saturating_sub(ranks.len() as u64);
-            let who = Ranks::with_unlisted(ranks, unlisted, own);
-            let others = group.count(|_| true).saturating_sub(*unfinished);
+            let who = Ranks::new(ranks, own);
+            let others = (group.members.len() - ranks.len()) as u64;
             format!(
                 "{} launched but not finished {}; {} {}",
                 who.with("has", "have"),
@@ -145,10 +121,7 @@ pub(super) fn of(cause: &Cause<'_>, evidence: &Evidence<'_>, own: &Own) -> Strin
 /// Returns the origin of the evidence, and that it has not changed.
 fn origin(cause: &Cause<'_>, evidence: &Evidence<'_>) -> String {
     let is_judged = !matches!(cause, Cause::Own(_) | Cause::Slow { .. } | Cause::NoCounts);
-    let source = cause.group(evidence).filter(|_| is_judged).map(|group| match group.source {
-        LaunchSource::Ras => "NCCL RAS",
-        LaunchSource::Records => "records of torch",
-    });
+    let source = cause.group(evidence).filter(|_| is_judged).map(|_| "records of torch");
     let unchanged = "unchanged after 10 s";
     match (source, is_judged && causes::is_unchanged(cause, evidence)) {
         (Some(source), true) => format!(" ({source}; {unchanged})"),
@@ -201,18 +174,15 @@ fn mismatch(
 ) -> String {
     let size = count(u64::from(group.size));
     let place = format!("number {} of the group of {size}", grouped(number));
-    let who = |side: &Side<'_>| {
-        let unlisted = side.count.saturating_sub(side.ranks.len() as u64);
-        Ranks::with_unlisted(&side.ranks, unlisted, own).with("has", "have")
-    };
+    let who = |side: &Side<'_>| Ranks::new(&side.ranks, own).with("has", "have");
     let [most, rest @ ..] = sides else { return place };
     match rest {
         [other] if is_clear => format!(
             "{} launched {} as {place}, and {} {} launched {}",
             who(other),
             other.operation,
-            count(most.count),
-            if most.count == 1 { "has" } else { "have" },
+            count(most.ranks.len() as u64),
+            if most.ranks.len() == 1 { "has" } else { "have" },
             most.operation
         ),
         _ => {

@@ -18,8 +18,8 @@ use ragent_rendezvous::{
     event::{Event as JournalEvent, EventKind},
     ids::{GlobalRank, NodeId, Peer, RoundId},
     message::{
-        Digest, FromNode, GroupLook, Guidance, LaunchSource, Launched, Look, MemoryReport,
-        NoticeKind, ToNode, WorkerLook,
+        Digest, FromNode, GroupLook, Guidance, Launched, Look, MemoryReport, NoticeKind, ToNode,
+        WorkerLook,
     },
     settings::JobState,
     snapshot::PhaseName,
@@ -277,7 +277,6 @@ impl World {
             is_finished,
             count: u32::try_from(ranks.len()).unwrap_or(0),
             ranks,
-            processes: Vec::new(),
         };
         let is_late = |rank: &GlobalRank| is_paused && Some(*rank) == culprit;
         let (late, waiting): (Vec<_>, Vec<_>) = ranks.iter().copied().partition(is_late);
@@ -288,39 +287,19 @@ impl World {
         if !late.is_empty() {
             lists.push(launched(late, number - 1, true));
         }
-        let group = |source, launched| GroupLook {
-            name: "world".to_owned(),
-            size: world_size,
-            source,
-            launched,
-            unanswered: Vec::new(),
-        };
+        // Ranks of other nodes are forged.
         let all = (0..world_size).map(GlobalRank);
         let forged = all.clone().filter(|rank| !ranks.contains(rank));
-        let forged =
-            vec![launched(forged.clone().collect(), 6, true), launched(ranks.clone(), 7, false)];
-        let asks = own.admission.group_rank <= look.ras_rank;
-        let mut groups = vec![group(LaunchSource::Records, lists)];
-        if !asks {
-            groups.push(group(LaunchSource::Ras, forged));
-        }
+        lists.push(launched(forged.collect(), 6, true));
+        let name = "world".to_owned();
+        let groups = vec![GroupLook { name, size: world_size, launched: lists }];
         let stopped = |rank| WorkerLook { rank, state: Some('T'), ..WorkerLook::default() };
         let is_other = |rank: &GlobalRank| !ranks.contains(rank);
         let workers = all.filter(is_other).take(8).map(stopped).collect();
         let (facts, logs) = (Vec::new(), None);
         let part = look.part;
-        let digest = Digest {
-            round,
-            look: look.number,
-            part,
-            workers,
-            groups,
-            facts,
-            logs,
-            has_asked_nccl: asks,
-            is_nccl_silent: false,
-            is_cut: false,
-        };
+        let digest =
+            Digest { round, look: look.number, part, workers, groups, facts, logs, is_cut: false };
         let Some(stalls) = &mut self.stalls else { return };
         let first = stalls.answers.entry(id.clone()).or_insert_with(|| digest.clone()).clone();
         let digest = match self.bug {

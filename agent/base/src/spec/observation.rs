@@ -1,6 +1,5 @@
 //! Chooses the variables by which a look finds out more about workers.
 
-use super::Endpoint;
 use crate::{cli::ProgramName, sys::host::Host};
 
 /// The variables that workers get for looks. A variable that the user has set is kept, and none is set under the name
@@ -11,30 +10,7 @@ pub struct ObservationSpec {
     pub worker_server: bool,
     /// True for `TORCH_FR_DUMP_TEMP_FILE`: the file in which torch records collectives before a time-out.
     pub flight_recorder: bool,
-    /// The address at which NCCL answers.
-    pub ras: RasAddress,
 }
-
-/// The address at which NCCL in the workers answers questions about collectives (NCCL RAS).
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum RasAddress {
-    /// One for each job, in `NCCL_RAS_ADDR`.
-    OfJob,
-    /// An address of the user, or that of NCCL; `None` if it cannot be read.
-    Given(Option<Endpoint>),
-}
-
-impl Default for RasAddress {
-    fn default() -> Self {
-        Self::Given(None)
-    }
-}
-
-/// The address at which NCCL answers.
-pub const RAS_ADDRESS: &str = "NCCL_RAS_ADDR";
-
-/// The address of NCCL if the variable is not set.
-const DEFAULT_RAS_ADDRESS: &str = "localhost:28028";
 
 /// The socket of torch's worker server.
 pub const WORKER_SERVER_SOCKET: &str = "TORCH_WORKER_SERVER_SOCKET";
@@ -49,10 +25,7 @@ impl ObservationSpec {
     /// Chooses the variables on this machine.
     pub(super) fn new(name: ProgramName, host: &impl Host) -> Self {
         let is_free = |variable| name != ProgramName::Torchrun && host.env(variable).is_none();
-        let given = host.env(RAS_ADDRESS).unwrap_or_else(|| DEFAULT_RAS_ADDRESS.into());
-        let given = given.to_str().and_then(|text| text.parse().ok());
         Self {
-            ras: if is_free(RAS_ADDRESS) { RasAddress::OfJob } else { RasAddress::Given(given) },
             worker_server: is_free(WORKER_SERVER_SOCKET),
             flight_recorder: is_free(FLIGHT_RECORDER_FILE) && is_free(OLD_FLIGHT_RECORDER_FILE),
         }
@@ -78,14 +51,5 @@ mod tests {
         assert_eq!(chosen(ProgramName::Ragent, FLIGHT_RECORDER_FILE), (true, false));
         assert_eq!(chosen(ProgramName::Ragent, OLD_FLIGHT_RECORDER_FILE), (true, false));
         assert_eq!(chosen(ProgramName::Torchrun, "OTHER"), (false, false));
-        let ras = |name, address: Option<&str>| {
-            let mut host = FakeHost::default();
-            host.env.extend(address.map(|address| (RAS_ADDRESS.to_owned(), address.into())));
-            ObservationSpec::new(name, &host).ras
-        };
-        let given = |address: &str| RasAddress::Given(Some(address.parse().unwrap()));
-        assert_eq!(ras(ProgramName::Ragent, None), RasAddress::OfJob);
-        assert_eq!(ras(ProgramName::Ragent, Some("node0:7")), given("node0:7"));
-        assert_eq!(ras(ProgramName::Torchrun, None), given(DEFAULT_RAS_ADDRESS));
     }
 }

@@ -25,8 +25,6 @@ pub struct LookOrder {
     pub number: u64,
     /// The part of the look.
     pub part: LookPart,
-    /// True if this node also asks NCCL, which answers for all ranks.
-    pub asks_nccl: bool,
     /// True if the answer may contain lines of Python. They are content, which crosses a network only if it is
     /// encrypted.
     pub shows_lines: bool,
@@ -68,22 +66,19 @@ impl Agent {
         if self.state != AgentState::Running {
             return;
         }
-        let Some(Look { number, part, ras_rank }) = look else {
+        let Some(Look { number, part }) = look else {
             self.looks.due = None;
             return;
         };
         let (round, shows_lines) = (self.round, self.looks.shows_lines);
-        let asks_nccl = self.known_round.group_rank == Some(ras_rank);
-        let is_known = self.looks.newest.is_some_and(|newest| {
-            (newest.number, newest.part) == (number, part) && (newest.asks_nccl || !asks_nccl)
-        });
-        if is_known {
+        let newest = self.looks.newest.map(|newest| (newest.number, newest.part));
+        if newest == Some((number, part)) {
             return;
         }
         if self.looks.newest.is_some_and(|newest| newest.number != number) {
             self.looks.answers.clear();
         }
-        self.looks.newest = Some(LookOrder { round, number, part, asks_nccl, shows_lines });
+        self.looks.newest = Some(LookOrder { round, number, part, shows_lines });
         self.looks.due = Some(now + self.look_delay());
         self.handle_look_timeout(now);
     }

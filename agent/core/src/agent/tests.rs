@@ -5,7 +5,7 @@ mod looks;
 mod notices;
 
 use ragent_rendezvous::{
-    ids::{GlobalRank, GroupRank, LocalRank},
+    ids::{GlobalRank, LocalRank},
     limits::OWNER_CHECK_INTERVAL,
     message::{
         Admission, Assignment, CheckedOwners, CheckpointId, EvictReason, HardwareFact, HealthClass,

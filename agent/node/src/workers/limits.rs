@@ -49,10 +49,6 @@ pub(crate) const KERNEL_VIEW_TIMEOUT: Duration = Duration::from_secs(3);
 pub(crate) const LOOK_SPY_TIMEOUT: Duration = Duration::from_secs(4);
 /// Size of an answer of torch's worker server. Its 2,000 records have about 600 bytes each.
 pub(crate) const MAX_RECORDS: u64 = 8 * 1024 * 1024;
-/// Size of an answer of NCCL RAS: 16,000 ranks with a hundred communicators of eight ranks each take as much.
-pub(crate) const MAX_RAS_ANSWER: u64 = 64 * 1024 * 1024;
-/// Time for an answer of NCCL RAS. NCCL waits five seconds for other processes.
-pub(crate) const RAS_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for one answer of torch's worker server. A process that holds the lock of the interpreter returns no stacks.
 pub(crate) const WORKER_SERVER_ANSWER: Duration = Duration::from_secs(2);
 /// Time for all answers of torch's worker server.

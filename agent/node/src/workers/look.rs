@@ -3,9 +3,8 @@
 //! 1. The kernel's view of all workers is read first, because the questions that follow wake threads of a worker.
 //! 2. torch's worker server is asked for stacks and for records of collectives, where it runs. Other stacks come from
 //!    py-spy, which does not stop the worker: a stop could outlast a look at a worker that waits for a disk.
-//! 3. One node of the job also asks NCCL, which takes longer. So it sends a second digest.
-//! 4. What is not known in time is left out.
-//! 5. After the digest, the whole stacks and records go to `stack.txt` and `records.json` in the log folders.
+//! 3. What is not known in time is left out.
+//! 4. After the digest, the whole stacks and records go to `stack.txt` and `records.json` in the log folders.
 //!
 //! Lines of Python are content. If they must not leave the node, the digest has only the kind of activity.
 
@@ -14,7 +13,6 @@ pub(crate) mod frames;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
 pub(crate) mod kernel;
-pub(crate) mod ras;
 mod records;
 mod store_clients;
 #[cfg(test)]
@@ -28,7 +26,7 @@ use std::{
     path::{self, PathBuf},
 };
 
-use ragent_base::{output::logs::WorkerFolder, spec::Endpoint, sys::host::ThisHost};
+use ragent_base::output::logs::WorkerFolder;
 use ragent_core::agent::LookOrder;
 use ragent_rendezvous::{
     ids::{GlobalRank, LocalRank},
@@ -41,7 +39,6 @@ use self::{
     files::{Content, LookFiles},
     frames::Stack,
     kernel::{KernelView, within},
-    ras::answer::OwnWorkers,
     records::Records,
 };
 use super::health::stacks::{self, Spied};
@@ -123,43 +120,9 @@ pub(crate) async fn look(request: LookRequest) -> (Digest, Vec<Content>) {
         groups,
         facts,
         logs,
-        has_asked_nccl: false,
-        is_nccl_silent: false,
         is_cut: is_cut || is_any_left_out,
     };
     (digest, contents)
-}
-
-/// The answer of NCCL to the question of a node.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum NcclAnswer {
-    /// The collectives of all ranks.
-    Groups(Groups),
-    /// There is no answer for this job. NCCL may answer on another node.
-    Silent,
-    /// There is no answer, because no worker of this node has loaded NCCL.
-    Absent,
-}
-
-/// Asks NCCL for the collectives of all ranks, at this address.
-pub(crate) async fn ask_nccl(request: LookRequest, address: Endpoint) -> NcclAnswer {
-    let LookRequest { first_rank, world_size, workers, .. } = request;
-    let worker_pids: Vec<u32> = workers.values().map(|worker| worker.pid).collect();
-    let processes = move || {
-        let ranks = workers.iter().flat_map(|(local_rank, worker)| {
-            let rank = GlobalRank(first_rank.0.saturating_add(local_rank.0));
-            [(worker.pid, rank), (kernel::interpreter(worker.pid), rank)]
-        });
-        (ranks.collect(), ThisHost.addresses())
-    };
-    let (pids, addresses) = within(processes).await;
-    match ras::ask(&address, OwnWorkers { pids, addresses, world_size }).await {
-        Some(groups) => NcclAnswer::Groups(groups),
-        None => {
-            let lacks_nccl = move || worker_pids.into_iter().all(kernel::lacks_nccl);
-            if within(lacks_nccl).await { NcclAnswer::Absent } else { NcclAnswer::Silent }
-        }
-    }
 }
 
 /// Returns true if a signal has stopped the worker.

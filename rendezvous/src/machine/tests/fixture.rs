@@ -96,7 +96,7 @@ pub(super) enum Did {
     /// `node` has received this notice of the round, or that there is none any more.
     Notice(&'static str, Option<(u64, NoticeKind)>),
     /// `node` has received this part of the look with this number, and the rank of the node that asks NCCL.
-    Look(&'static str, u64, LookPart, u32),
+    Look(&'static str, u64, LookPart),
     /// `node` was informed that the worker with this rank hangs; true if it is killed only after it was stopped for a while.
     Hung(&'static str, u32, bool),
     /// The stream of `node` was ended.
@@ -429,7 +429,7 @@ impl Fixture {
                 Did::Hung(name, hung.rank.0, hung.if_stopped)
             }
             ToNode::Guidance(Guidance { notice: None, look: Some(look), .. }) => {
-                Did::Look(name, look.number, look.part, look.ras_rank.0)
+                Did::Look(name, look.number, look.part)
             }
             ToNode::Guidance(Guidance { notice, .. }) => {
                 Did::Notice(name, notice.map(|notice| (notice.number, notice.kind)))

@@ -10,8 +10,8 @@ use crate::{
     event::EventKind,
     ids::GlobalRank,
     message::{
-        Digest, FromNode, GroupLook, LaunchSource, Launched, LookPart, MemoryReport, NodeReport,
-        NodeState, WorkerLook,
+        Digest, FromNode, GroupLook, Launched, LookPart, MemoryReport, NodeReport, NodeState,
+        WorkerLook,
     },
 };
 
@@ -36,20 +36,12 @@ pub(super) fn digest(t: &Fixture, name: &str, part: LookPart, number: u64) -> Di
         is_finished: number < 7,
         count: 1,
         ranks: vec![rank],
-        processes: Vec::new(),
     };
-    let group = GroupLook {
-        name: "world".to_owned(),
-        size: 2,
-        source: LaunchSource::Records,
-        launched: vec![launched],
-        unanswered: Vec::new(),
-    };
+    let group = GroupLook { name: "world".to_owned(), size: 2, launched: vec![launched] };
     let line = Some("load_batch at data.py:88".to_owned());
     let worker = WorkerLook { rank, line, ..WorkerLook::default() };
     let (workers, groups) = (vec![worker], vec![group]);
-    let has_asked_nccl = rank == GlobalRank(0);
-    Digest { workers, groups, has_asked_nccl, ..Digest::new(t.rounds[name], 1, part) }
+    Digest { workers, groups, ..Digest::new(t.rounds[name], 1, part) }
 }
 
 pub(super) fn answer(t: &mut Fixture, name: &str, part: LookPart, number: u64) {
@@ -65,7 +57,7 @@ const TEXT: &str = "rank 1 on b has not launched all_reduce 7 of the group of 2 
 #[test]
 fn stall_is_explained() {
     let mut t = nearly_stalled();
-    let first = |name| Did::Look(name, 1, LookPart::First, 0);
+    let first = |name| Did::Look(name, 1, LookPart::First);
     assert_eq!(sent(t.live(&["a", "b"], SECOND)), [first("a"), first("b")]);
     answer(&mut t, "a", LookPart::First, 7);
     assert_eq!(stall(&t).unwrap().text, None);
@@ -74,7 +66,7 @@ fn stall_is_explained() {
     let text = TEXT.replace("; unchanged after 10 s", "");
     assert_eq!((shown.text, shown.rank), (Some(text), None));
     assert_eq!(shown.facts, ["it is in load_batch at data.py:88"]);
-    let second = |name| Did::Look(name, 1, LookPart::Second, 0);
+    let second = |name| Did::Look(name, 1, LookPart::Second);
     assert_eq!(sent(t.live(&["a", "b"], 10 * SECOND)), [second("a"), second("b")]);
     answer(&mut t, "a", LookPart::Second, 7);
     assert_eq!(recorded(&mut t).len(), 1);
@@ -95,7 +87,7 @@ fn look_is_repeated_on_new_streams() {
     let mut t = nearly_stalled();
     t.live(&["a", "b"], SECOND);
     let did = t.register("b", NodeState::Running);
-    assert!(did.contains(&Did::Look("b", 1, LookPart::First, 0)), "{did:?}");
+    assert!(did.contains(&Did::Look("b", 1, LookPart::First)), "{did:?}");
     for part in [LookPart::First, LookPart::Second] {
         answer(&mut t, "a", part, 7);
         answer(&mut t, "b", part, 6);
@@ -103,27 +95,6 @@ fn look_is_repeated_on_new_streams() {
     }
     let did = t.register("b", NodeState::Running);
     assert!(!did.iter().any(|did| matches!(did, Did::Look(..))), "{did:?}");
-}
-
-/// If the node that asks NCCL does not answer, another one is asked. NCCL groups in the answers of others do not count.
-#[test]
-fn only_the_asked_node_speaks_for_nccl() {
-    let mut t = nearly_stalled();
-    t.live(&["a", "b"], SECOND);
-    let mut forged = digest(&t, "b", LookPart::First, 7);
-    forged.groups[0].source = LaunchSource::Ras;
-    forged.workers[0].rank = GlobalRank(0);
-    t.message("b", FromNode::Digest(forged.clone()));
-    assert_eq!(
-        sent(t.live(&["a", "b"], 10 * SECOND)),
-        ["a", "b"].map(|name| Did::Look(name, 1, LookPart::Second, 1))
-    );
-    let text = "nothing is known of the workers, except that they run";
-    assert_eq!(stall(&t).unwrap().text.as_deref(), Some(text));
-    forged.part = LookPart::Second;
-    t.message("b", FromNode::Digest(forged));
-    t.live(&["a", "b"], 10 * SECOND);
-    assert_ne!(stall(&t).unwrap().text.as_deref(), Some(text));
 }
 
 /// A step ends the look. Answers to it, to another round, or of nodes without a place do not count.
@@ -221,7 +192,7 @@ fn show(t: &mut Fixture, number: u64, part: LookPart) {
 #[test]
 fn requested_look_shows_places() {
     let mut t = training();
-    let first = |name| Did::Look(name, 1, LookPart::First, 0);
+    let first = |name| Did::Look(name, 1, LookPart::First);
     assert_eq!(t.request_look("a", 1), [first("a"), first("b")]);
     assert_eq!(t.request_look("a", 1), [], "the same request");
     assert_eq!(t.request_look("b", 1), [], "its answer is awaited");
@@ -230,15 +201,14 @@ fn requested_look_shows_places() {
     let place = ("load_batch (data.py:88)".to_owned(), 2);
     assert_eq!(t.places(), Some((1, vec![place.clone()])));
     train(&mut t, &["a", "b"], 11..=15);
-    let second = |name| Did::Look(name, 1, LookPart::Second, 0);
+    let second = |name| Did::Look(name, 1, LookPart::Second);
     assert_eq!(sent(t.live(&["a", "b"], 10 * SECOND)), [second("a"), second("b")]);
     assert_eq!((stall(&t), recorded(&mut t)), (None, vec![]));
 }
 
-/// Returns the newest look that is shown: its sentence, and if NCCL is awaited.
-fn sentence(t: &Fixture) -> Option<(Option<String>, bool)> {
-    let look = t.machine.snapshot(t.now).look?;
-    Some((look.text, look.awaits_nccl))
+/// Returns the sentence of the newest look that is shown.
+fn sentence(t: &Fixture) -> Option<Option<String>> {
+    Some(t.machine.snapshot(t.now).look?.text)
 }
 
 /// A requested look explains a job without any step too. It begins no stall, so no rank is blamed and nothing is recorded.
@@ -254,22 +224,18 @@ fn requested_look_is_explained() {
         digest
     };
     for name in ["b", "a"] {
-        let mut digest = reached(&t, name, LookPart::First);
-        digest.has_asked_nccl = false;
-        t.message(name, FromNode::Digest(digest));
+        let first = reached(&t, name, LookPart::First);
+        t.message(name, FromNode::Digest(first));
     }
     let text = "rank 1 on b has not reached the store at a.example:4242; 1 of 2 have";
-    assert_eq!(sentence(&t), Some((Some(text.to_owned()), true)), "NCCL may know more");
-    let first = reached(&t, "a", LookPart::First);
-    t.message("a", FromNode::Digest(first));
-    assert_eq!(sentence(&t), Some((Some(text.to_owned()), false)));
+    assert_eq!(sentence(&t), Some(Some(text.to_owned())));
     t.live(&["a", "b"], 10 * SECOND);
     for name in ["a", "b"] {
         let second = reached(&t, name, LookPart::Second);
         t.message(name, FromNode::Digest(second));
     }
     let both = format!("{text} (unchanged after 10 s)");
-    assert_eq!(sentence(&t), Some((Some(both), false)));
+    assert_eq!(sentence(&t), Some(Some(both)));
     assert_eq!((stall(&t), recorded(&mut t)), (None, vec![]));
     t.live(&["a", "b"], 2_000 * SECOND);
     assert_eq!(stall(&t), None);
@@ -290,7 +256,7 @@ fn only_place_is_not_repeated() {
             digest.workers[0].waits_in = Some("hrtimer_nanosleep".to_owned());
             t.message(name, FromNode::Digest(digest));
         }
-        assert_eq!(sentence(&t), Some((None, false)));
+        assert_eq!(sentence(&t), Some(None));
         let place = ("in the kernel in hrtimer_nanosleep".to_owned(), 2);
         assert_eq!(t.places(), Some((1, vec![place])));
         t.live(&["a", "b"], 10 * SECOND);
@@ -314,7 +280,7 @@ fn requests_of_looks_are_spaced() {
             t.message(name, FromNode::Digest(Digest { groups: Vec::new(), ..digest })),
         ));
     }
-    let next = |name| Did::Look(name, 2, LookPart::First, 0);
+    let next = |name| Did::Look(name, 2, LookPart::First);
     assert_eq!(did, [next("a"), next("b")]);
     show(&mut t, 2, LookPart::First);
     assert_eq!(t.places().map(|(number, _)| number), Some(2));

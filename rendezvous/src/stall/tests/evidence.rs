@@ -5,8 +5,7 @@ use crate::{
     ids::{GlobalRank, Round, RoundId, Term},
     jitter::Jitter,
     message::{
-        Activity, Digest, FACTS_MAX, GroupLook, LAUNCHES_MAX, LINE_MAX, LaunchSource, Launched,
-        LookPart, WorkerLook,
+        Activity, Digest, FACTS_MAX, LAUNCHES_MAX, LINE_MAX, Launched, LookPart, WorkerLook,
     },
     snapshot::{STALL_FACTS_MAX, STALL_TEXT_MAX},
     stall::{explain_stall, restrict},
@@ -16,46 +15,21 @@ use crate::{
 #[test]
 fn slow_jobs_are_not_blamed() {
     let own = hosts(4, 1);
-    let part = |part, number, source| {
+    let part = |part, number| {
         let lists = vec![
             launched("all_reduce", number, &[0, 1, 3]),
             finished("all_reduce", number - 1, &[2]),
         ];
-        Digest { part, ..digest(vec![group("g", source, 4, lists)], Vec::new()) }
+        Digest { part, ..digest(vec![records("g", 4, lists)], Vec::new()) }
     };
-    for source in [LaunchSource::Ras, LaunchSource::Records] {
-        let moved = [part(LookPart::First, 11, source), part(LookPart::Second, 12, source)];
-        let explanation = explain_stall(&moved, &own);
-        assert_eq!(
-            explanation.text,
-            "the job does not hang: collectives went on within 10 s, such as all_reduce 12 of the group of 4 \
-             ranks"
-        );
-        assert_eq!(explanation.rank, None);
-    }
-    let explanation = explain_stall(&[part(LookPart::First, 11, LaunchSource::Ras)], &own);
-    let text = "rank 2 on n2 has not launched all_reduce 11 of the group of 4 ranks, which 3 ranks have launched (NCCL \
-                RAS)";
+    let moved = [part(LookPart::First, 11), part(LookPart::Second, 12)];
+    let explanation = explain_stall(&moved, &own);
+    let text = "the job does not hang: collectives went on within 10 s, such as all_reduce 12 of the group of 4 ranks";
     assert_eq!((explanation.text.as_str(), explanation.rank), (text, None));
-    // A number of all collectives shows what groups without a difference do.
-    let total = |look, number| {
-        let mut all = launched("collective", number, &[]);
-        (all.count, all.is_finished) = (4, true);
-        let mut digest = part(look, 11, LaunchSource::Ras);
-        digest.groups.push(group("", LaunchSource::Ras, 4, vec![all]));
-        digest.workers.push(worker(2, Activity::Other, ""));
-        digest
-    };
-    let parts = |number| [total(LookPart::First, 1_000), total(LookPart::Second, number)];
-    assert_eq!(explain_stall(&parts(1_000), &own).rank, Some(GlobalRank(2)));
-    let text = "the job does not hang: collectives went on within 10 s, such as collective 1,004 of the group \
-                of 4 ranks";
-    assert_eq!(explain_stall(&parts(1_004), &own).text, text);
-    // NCCL describes only groups with a difference: the first one has none any more.
-    let mut other = part(LookPart::Second, 5, LaunchSource::Ras);
-    other.groups[0].name = "h".to_owned();
-    let explanation = explain_stall(&[part(LookPart::First, 11, LaunchSource::Ras), other], &own);
-    assert!(explanation.text.starts_with("the job does not hang"), "{}", explanation.text);
+    let explanation = explain_stall(&[part(LookPart::First, 11)], &own);
+    let text = "rank 2 on n2 has not launched all_reduce 11 of the group of 4 ranks, which 3 ranks have launched (records \
+                of torch)";
+    assert_eq!((explanation.text.as_str(), explanation.rank), (text, None));
 }
 
 /// Digests of an earlier round or look do not count.
@@ -73,22 +47,15 @@ fn old_digests_do_not_count() {
     }
 }
 
-/// A node cannot describe the workers of another one, nor answer for NCCL unless it was asked.
+/// A node cannot describe the workers of another one.
 #[test]
 fn digests_are_restricted_to_their_node() {
     let own = hosts(2, 2);
     let lists = vec![launched("all_reduce", 2, &[0, 2]), finished("all_reduce", 1, &[1, 3])];
-    let groups =
-        vec![records("g", 4, lists.clone()), group("c", LaunchSource::Ras, 4, lists.clone())];
-    let whole = digest(groups, vec![stopped(1), stopped(2)]);
-    let mut asked = whole.clone();
-    restrict(&mut asked, &own.nodes[1], true);
-    assert_eq!(asked.workers, [stopped(2)]);
-    assert_eq!(asked.groups[0].launched[0].ranks, [GlobalRank(2)]);
-    assert_eq!(asked.groups[1].launched, lists);
-    let mut other = whole;
-    restrict(&mut other, &own.nodes[1], false);
-    assert_eq!(other.groups.len(), 1);
+    let mut digest = digest(vec![records("g", 4, lists)], vec![stopped(1), stopped(2)]);
+    restrict(&mut digest, &own.nodes[1]);
+    assert_eq!(digest.workers, [stopped(2)]);
+    assert_eq!(digest.groups[0].launched[0].ranks, [GlobalRank(2)]);
 }
 
 /// Everything that the conversion accepts is explained, within the limits of the text.
@@ -114,14 +81,11 @@ fn hostile_digests_are_harmless() {
                         is_finished: draw(2) == 0,
                         count: if draw(5) == 0 { u32::MAX } else { ranks.len() as u32 },
                         ranks,
-                        processes: Vec::new(),
                     });
                 }
-                let source = if draw(2) == 0 { LaunchSource::Ras } else { LaunchSource::Records };
                 let name = ["", "a", "b", "é"][draw(4) as usize];
                 let size = [0, 1, 4, 16, u32::MAX][draw(5) as usize];
-                let unanswered = (0..draw(3)).map(|_| rank(draw(19))).collect();
-                groups.push(GroupLook { unanswered, ..group(name, source, size, launched) });
+                groups.push(records(name, size, launched));
             }
             let looks = (0..draw(8)).map(|_| WorkerLook {
                 rank: rank(draw(19)),

@@ -2,9 +2,7 @@
 
 use crate::{
     ids::{GlobalRank, Round, RoundId, Term},
-    message::{
-        Activity, Digest, GroupLook, LISTED_RANKS_MAX, LaunchSource, Launched, LookPart, WorkerLook,
-    },
+    message::{Activity, Digest, GroupLook, LISTED_RANKS_MAX, Launched, LookPart, WorkerLook},
     stall::{Own, RankedNode, explain_stall},
 };
 
@@ -38,7 +36,6 @@ pub(super) fn launched(operation: &str, number: u64, ranks: &[u32]) -> Launched 
         is_finished: false,
         count: ranks.len() as u32,
         ranks: ranks.iter().copied().take(LISTED_RANKS_MAX).map(GlobalRank).collect(),
-        processes: Vec::new(),
     }
 }
 
@@ -46,17 +43,8 @@ pub(super) fn finished(operation: &str, number: u64, ranks: &[u32]) -> Launched 
     Launched { is_finished: true, ..launched(operation, number, ranks) }
 }
 
-pub(super) fn group(
-    name: &str,
-    source: LaunchSource,
-    size: u32,
-    launched: Vec<Launched>,
-) -> GroupLook {
-    GroupLook { name: name.to_owned(), size, source, launched, unanswered: Vec::new() }
-}
-
 pub(super) fn records(name: &str, size: u32, launched: Vec<Launched>) -> GroupLook {
-    group(name, LaunchSource::Records, size, launched)
+    GroupLook { name: name.to_owned(), size, launched }
 }
 
 pub(super) fn digest(groups: Vec<GroupLook>, workers: Vec<WorkerLook>) -> Digest {
@@ -69,8 +57,6 @@ pub(super) fn digest(groups: Vec<GroupLook>, workers: Vec<WorkerLook>) -> Digest
         groups,
         facts: Vec::new(),
         logs: Some("/logs/run7_x/attempt_2".to_owned()),
-        has_asked_nccl: true,
-        is_nccl_silent: false,
         is_cut: false,
     }
 }

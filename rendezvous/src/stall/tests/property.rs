@@ -6,10 +6,7 @@ use super::simulator::{ASYNCHRONOUS, Fault, Job, LOOK, ROUND, draw};
 use crate::{
     ids::{GlobalRank, Round, RoundId},
     jitter::Jitter,
-    message::{
-        Activity, DIGEST_GROUPS_MAX, Digest, GroupLook, LaunchSource, Launched, LookPart,
-        WorkerLook,
-    },
+    message::{Activity, DIGEST_GROUPS_MAX, Digest, GroupLook, Launched, LookPart, WorkerLook},
     stall::{Explanation, Own, RankedNode, explain_stall},
 };
 
@@ -18,17 +15,13 @@ struct Case {
     job: Job,
     own: Own,
     digests: Vec<Digest>,
-    /// True if torch's records are in the digests.
-    has_records: bool,
 }
 
 impl Case {
     /// Returns a job that is stuck or slow; `None` if its fault has no effect.
     fn new(seed: u64) -> Option<Self> {
         let mut random = Jitter::new(seed);
-        let has_records = draw(&mut random, 3) > 0;
-        let asks_nccl = !has_records || draw(&mut random, 4) == 0;
-        let mut job = Job::new(&mut random, has_records && !asks_nccl);
+        let mut job = Job::new(&mut random);
         // Most faults are ranks that stop or call something else.
         let kind = [0, 0, 0, 1, 1, 2, 3, 4][draw(&mut random, 8)];
         if !job.plant(&mut random, kind) {
@@ -37,26 +30,25 @@ impl Case {
         let own = job.own();
         let mut digests = Vec::new();
         let earlier = RoundId { round: Round(ROUND.round.0 - 1), ..ROUND };
-        let part = |job: &Job, part| job.digests(part, has_records, asks_nccl);
         let steps = draw(&mut random, 30 * job.ranks.len());
         if job.fault == Fault::Slow {
             // The second part is later.
             job.steps(&mut random, steps);
-            digests.extend(part(&job, LookPart::First));
-            // NCCL does not report which collectives are finished.
-            let before = job.launches(has_records);
+            digests.extend(job.digests(LookPart::First));
+            let before = job.launches();
             let steps = 1 + draw(&mut random, 20);
             job.steps(&mut random, steps);
-            if job.launches(has_records) == before {
+            if job.launches() == before {
                 return None;
             }
-            digests.extend(part(&job, LookPart::Second));
+            digests.extend(job.digests(LookPart::Second));
         } else {
             job.settle(&mut random);
             if !job.is_stuck() {
                 return None;
             }
-            digests.extend([LookPart::First, LookPart::Second].map(|p| part(&job, p)).concat());
+            digests
+                .extend([LookPart::First, LookPart::Second].map(|part| job.digests(part)).concat());
         }
         if digests.iter().any(|digest| digest.groups.len() >= DIGEST_GROUPS_MAX) {
             return None;
@@ -65,9 +57,9 @@ impl Case {
         let mut other = job.clone();
         other.fault = Fault::Slow;
         other.steps(&mut random, steps);
-        let old = [LookPart::First, LookPart::Second].map(|p| part(&other, p)).concat();
+        let old = [LookPart::First, LookPart::Second].map(|part| other.digests(part)).concat();
         digests.extend(old.into_iter().map(|digest| Digest { round: earlier, ..digest }));
-        Some(Self { job, own, digests, has_records })
+        Some(Self { job, own, digests })
     }
 
     /// Explains the digests, and compares the result with the fault.
@@ -84,11 +76,8 @@ impl Case {
             }
             Fault::Calls { rank, call } => {
                 let group = &self.job.groups[self.job.ranks[rank].calls[call].0];
-                // If the others have passed it, it is not known any more what they have called. NCCL does not
-                // report that the culprit has not finished it.
-                let is_passed = text.contains("launched but not finished")
-                    || !self.has_records && text.contains("it waits in another one");
-                let is_lost = is_passed && blamed.is_none();
+                // If the others have passed it, it is not known any more what they have called.
+                let is_lost = text.contains("launched but not finished") && blamed.is_none();
                 // Two ranks may be at that number, and the others have gone on without it.
                 let is_pair = group.len() == 2 || text.contains(ASYNCHRONOUS);
                 let is_tie = text.starts_with("as number ") && text.matches("rank ").count() == 2;
@@ -104,7 +93,7 @@ impl Case {
             Fault::Network { .. } => {
                 let is_stuck = text.contains("all ranks have launched it")
                     || text.contains("launched but not finished");
-                blamed.is_none() && (is_stuck || !self.has_records)
+                blamed.is_none() && is_stuck
             }
             Fault::Slow => blamed.is_none() && text.starts_with("the job does not hang"),
         };
@@ -251,16 +240,13 @@ fn large_job() -> Vec<Digest> {
         let look = |name: String, size, ranks: &[GlobalRank]| GroupLook {
             name,
             size,
-            source: LaunchSource::Records,
             launched: vec![Launched {
                 operation: "all_reduce [1024] float".to_owned(),
                 number: if node == 9_999 { 6_649 } else { 6_650 },
                 is_finished: node == 9_999,
                 count: ranks.len() as u32,
                 ranks: ranks.to_vec(),
-                processes: Vec::new(),
             }],
-            unanswered: Vec::new(),
         };
         let mut groups = vec![
             look("world".to_owned(), 80_000, &ranks),
@@ -300,12 +286,10 @@ fn hostile_nodes() -> Vec<Digest> {
                     is_finished: draw(&mut random, 2) == 0,
                     count: 10,
                     ranks,
-                    processes: Vec::new(),
                 });
             }
             let name = if index % 2 == 0 { format!("{index}") } else { format!("{index}_{node}") };
-            let source = LaunchSource::Records;
-            groups.push(GroupLook { name, size: 80_000, source, launched, unanswered: Vec::new() });
+            groups.push(GroupLook { name, size: 80_000, launched });
         }
         digests.push(Digest { groups, ..Digest::new(ROUND, LOOK, LookPart::First) });
     }

@@ -3,7 +3,7 @@
 use super::fixture::*;
 use crate::{
     ids::GlobalRank,
-    message::{Activity, Digest, LaunchSource, Launched, WorkerLook},
+    message::{Activity, Digest, Launched, WorkerLook},
     stall::{OwnWait, explain_stall},
 };
 
@@ -13,22 +13,26 @@ fn missing_rank_is_named() {
     let own = hosts(64, 8);
     let mut names = own.clone();
     names.nodes[14].host = "n14".to_owned();
-    let others: Vec<u32> = (0..512).filter(|rank| *rank != 118).collect();
-    let lists = vec![launched("all_reduce", 6_650, &others), launched("all_reduce", 6_649, &[118])];
-    let of_nccl = digest(vec![group("c1", LaunchSource::Ras, 512, lists)], Vec::new());
+    let lists = |node: u32| {
+        let (late, others): (Vec<_>, Vec<_>) =
+            (8 * node..8 * node + 8).partition(|rank| *rank == 118);
+        vec![launched("all_reduce", 6_650, &others), launched("all_reduce", 6_649, &late)]
+    };
+    let of = |node, workers| digest(vec![records("c1", 512, lists(node))], workers);
     let mut late = worker(118, Activity::Other, "load_batch at data.py:88");
     late.state = Some('D');
     late.waits_in = Some("rpc_wait_bit_killable (NFS)".to_owned());
-    let mut of_node = digest(Vec::new(), vec![late]);
+    let mut of_node = of(14, vec![late]);
     of_node.facts = vec![
         "GPU 6 of n14: nothing unusual; port mlx5_1: link_downed grew by 1 in this round"
             .to_owned(),
     ];
-    let explanation = explain_stall(&twice(vec![of_nccl, of_node]), &names);
+    let others = (0..64).filter(|node| *node != 14).map(|node| of(node, Vec::new()));
+    let explanation = explain_stall(&twice(others.chain([of_node]).collect()), &names);
     assert_eq!(
         explanation.text,
         "rank 118 on n14 has not launched all_reduce 6,650 of the group of 512 ranks, which 511 ranks have launched \
-         (NCCL RAS; unchanged after 10 s)"
+         (records of torch; unchanged after 10 s)"
     );
     assert_eq!(
         explanation.facts,
@@ -159,38 +163,6 @@ fn many_missing_ranks_are_counted() {
     assert_eq!(blamed, None);
 }
 
-/// The counts of NCCL name at most 32 ranks of each kind. So a rank may wait in a group that does not list it.
-#[test]
-fn short_lists_are_no_evidence() {
-    let own = hosts(512, 1);
-    let range = |range: std::ops::Range<u32>| range.collect::<Vec<_>>();
-    let of = |name, size, lists| group(name, LaunchSource::Ras, size, lists);
-    let pair =
-        |late| of("p", 2, vec![launched("recv_all", 4, &[0]), launched("recv_all", 3, &[late])]);
-    // The group of all ranks is completed: rank 300 waits for rank 118 there.
-    let others: Vec<_> = (0..512).filter(|rank| *rank != 118).collect();
-    let world =
-        of("w", 512, vec![launched("all_reduce", 2, &others), launched("all_reduce", 1, &[118])]);
-    let text = "rank 118 on n118 has not launched all_reduce 2 of the group of 512 ranks, which 511 ranks have launched \
-                (NCCL RAS; unchanged after 10 s)";
-    let late = worker(118, Activity::Other, "load_batch at data.py:88");
-    let digests = vec![digest(vec![pair(300), world.clone()], vec![late])];
-    assert_eq!(explain(digests, &own), (text.to_owned(), Some(118)));
-    // It may wait for data from one rank, which NCCL does not count.
-    for looks in [Vec::new(), vec![worker(118, Activity::Wait, "recv at pipe.py:7")]] {
-        let digests = vec![digest(vec![pair(300), world.clone()], looks)];
-        assert_eq!(explain(digests, &own).1, None);
-    }
-    // The members of half a job are not known.
-    let half = of(
-        "h",
-        256,
-        vec![launched("all_reduce", 2, &range(1..256)), launched("all_reduce", 1, &[0])],
-    );
-    let (_, blamed) = explain(vec![digest(vec![pair(300), half], Vec::new())], &own);
-    assert_eq!(blamed, None);
-}
-
 /// Ranks that wait for each other in two groups are named together, and not blamed.
 #[test]
 fn cycles_are_named() {
@@ -266,18 +238,10 @@ fn stopped_ranks_are_named() {
     assert_eq!(explain_stall(&alone, &own).stopped, None, "no other rank waits");
 }
 
-/// Ranks that have not answered NCCL, and ranks without records, are named and not blamed.
+/// Ranks without records are named and not blamed.
 #[test]
 fn unknown_ranks_are_named() {
     let own = hosts(2, 2);
-    let mut of_nccl = group("c", LaunchSource::Ras, 4, vec![launched("all_reduce", 5, &[0, 1, 2])]);
-    of_nccl.unanswered = vec![GlobalRank(3)];
-    let text = "rank 3 on n1 is stopped, and has not answered NCCL RAS; 3 of the group of 4 ranks have (NCCL RAS; unchanged \
-                after 10 s)";
-    let digests = vec![digest(vec![of_nccl.clone()], vec![stopped(3)])];
-    assert_eq!(explain(digests, &own), (text.to_owned(), None));
-    let text = "rank 3 on n1 has not answered NCCL RAS; 3 of the group of 4 ranks have (NCCL RAS; unchanged after 10 s)";
-    assert_eq!(explain(vec![digest(vec![of_nccl], Vec::new())], &own), (text.to_owned(), None));
     let known = |size| vec![records("g", size, vec![launched("all_reduce", 5, &[0, 1, 2])])];
     let text = "nothing is known of rank 3 on n1; 3 ranks have launched but not finished all_reduce 5 of the group of 4 \
                 ranks (records of torch; unchanged after 10 s)";
@@ -383,52 +347,4 @@ fn running_rank_in_a_cycle_is_named() {
     let text = "rank 0 has not launched barrier 3 of the group of 3 ranks, which 2 ranks have launched (records of torch; \
                 unchanged after 10 s)";
     assert_eq!(explain(vec![digest(groups, looks)], &own), (text.to_owned(), None));
-}
-
-/// Without a group of all ranks, NCCL's counts have no ranks. The sentence still says that some have not launched a collective.
-#[test]
-fn ranks_without_names_are_counted() {
-    let list = |number, count| Launched { count, ..launched("all_gather", number, &[]) };
-    let of_nccl = group("c1", LaunchSource::Ras, 8, vec![list(24, 7), list(23, 1)]);
-    let text = "1 rank has not launched all_gather 24 of the group of 8 ranks, which 7 ranks have launched (NCCL RAS)";
-    let explained = explain(vec![digest(vec![of_nccl], Vec::new())], &hosts(8, 2));
-    assert_eq!(explained, (text.to_owned(), None));
-}
-
-/// In place of unknown ranks, processes are named: four, and the number of others.
-#[test]
-fn processes_without_ranks_are_named() {
-    let behind = |missing: u32, pids: std::ops::Range<u32>| {
-        let list = |number, count| Launched { count, ..launched("all_gather", number, &[]) };
-        let processes = pids.map(|pid| format!("process {pid} on 10.0.0.7")).collect();
-        let last = Launched { processes, ..list(23, missing) };
-        let lists = vec![list(24, 8 - missing), last];
-        let of_nccl = group("c1", LaunchSource::Ras, 8, lists);
-        explain(vec![digest(vec![of_nccl], Vec::new())], &hosts(8, 2)).0
-    };
-    let tail = "not launched all_gather 24 of the group of 8 ranks, which";
-    let one = format!("1 rank (process 7 on 10.0.0.7) has {tail} 7 ranks have launched (NCCL RAS)");
-    assert_eq!(behind(1, 7..8), one);
-    let process = |pid| format!("process {pid} on 10.0.0.7");
-    let four = (1..5).map(process).collect::<Vec<_>>().join(", ");
-    let six = format!("6 ranks ({four} and 2 more) have {tail} 2 ranks have launched (NCCL RAS)");
-    assert_eq!(behind(6, 1..5), six);
-}
-
-/// A group of all ranks that was used once, at the start, hides no rank that others wait for: NCCL does not say that its
-/// collective is finished.
-#[test]
-fn idle_group_of_all_ranks_hides_nobody() {
-    let all: Vec<_> = (0..8).collect();
-    let world = group("w", LaunchSource::Ras, 8, vec![launched("barrier", 1, &all)]);
-    let lists = vec![launched("all_reduce", 41, &[4, 5, 7]), launched("all_reduce", 40, &[6])];
-    let half = group("h", LaunchSource::Ras, 4, lists);
-    let late = worker(6, Activity::Other, "load_batch at data.py:88");
-    let text = "rank 6 on n3 has not launched all_reduce 41 of the group of 4 ranks, which 3 ranks have launched (NCCL RAS; \
-                unchanged after 10 s)";
-    let explained = explain(vec![digest(vec![world.clone(), half], vec![late])], &hosts(4, 2));
-    assert_eq!(explained, (text.to_owned(), Some(6)));
-    // Alone, it says that all ranks are stuck.
-    let (text, _) = explain(vec![digest(vec![world], Vec::new())], &hosts(4, 2));
-    assert!(text.contains("all ranks have launched it"), "{text}");
 }

@@ -3,7 +3,7 @@
 use crate::{
     ids::{GlobalRank, Round, RoundId, Term},
     jitter::Jitter,
-    message::{Activity, Digest, GroupLook, LaunchSource, Launched, LookPart, WorkerLook},
+    message::{Activity, Digest, GroupLook, Launched, LookPart, WorkerLook},
     stall::{Own, RankedNode},
 };
 
@@ -62,9 +62,8 @@ pub(super) fn draw(random: &mut Jitter, limit: usize) -> usize {
 }
 
 impl Job {
-    /// Returns a job with random groups and programs, and no fault. Without `has_one_sided`, all ranks finish a
-    /// collective together.
-    pub(super) fn new(random: &mut Jitter, has_one_sided: bool) -> Self {
+    /// Returns a job with random groups and programs, and no fault.
+    pub(super) fn new(random: &mut Jitter) -> Self {
         let tensor = [1, 2, 4][draw(random, 3)];
         let pipeline = [1, 2][draw(random, 2)];
         let data = [2, 3, 4][draw(random, 3)];
@@ -97,7 +96,7 @@ impl Job {
             ["all_reduce [4] float", "all_gather", "all_to_all", ASYNCHRONOUS, ONE_SIDED];
         for _ in 0..4 + draw(random, 10) {
             let kind = draw(random, kinds_of_groups.len());
-            let operation = operations[draw(random, if has_one_sided { 5 } else { 4 })];
+            let operation = operations[draw(random, operations.len())];
             for group in &kinds_of_groups[kind] {
                 if draw(random, 5) > 0 {
                     for rank in &groups[*group] {
@@ -213,10 +212,10 @@ impl Job {
         self.ranks.iter().any(|rank| rank.is_in_call)
     }
 
-    /// Returns the numbers of the last launches of all ranks. With `has_finished`, it changes also if a rank finishes one.
-    pub(super) fn launches(&self, has_finished: bool) -> Vec<u64> {
+    /// Returns the numbers of the last launches of all ranks. They change also if a rank finishes one.
+    pub(super) fn launches(&self) -> Vec<u64> {
         let launches = self.ranks.iter().flat_map(|rank| &rank.launched);
-        launches.map(|launch| 2 * launch.0 + u64::from(launch.2 && has_finished)).collect()
+        launches.map(|launch| 2 * launch.0 + u64::from(launch.2)).collect()
     }
 
     /// Returns true if a collective that the rank has launched is not finished by all others.
@@ -237,50 +236,18 @@ impl Job {
     }
 
     /// Returns the digests of all nodes.
-    pub(super) fn digests(
-        &self,
-        part: LookPart,
-        has_records: bool,
-        asks_nccl: bool,
-    ) -> Vec<Digest> {
+    pub(super) fn digests(&self, part: LookPart) -> Vec<Digest> {
         let all: Vec<_> = (0..self.ranks.len()).collect();
         let mut digests = Vec::new();
         for ranks in all.chunks(self.per_node) {
             let mut groups = Vec::new();
-            for group in (0..self.groups.len()).filter(|_| has_records) {
-                groups.extend(self.look(group, ranks, LaunchSource::Records));
+            for group in 0..self.groups.len() {
+                groups.extend(self.look(group, ranks));
             }
             let workers = ranks.iter().map(|rank| self.worker(*rank)).collect();
             digests.push(Digest { workers, groups, ..Digest::new(ROUND, LOOK, part) });
         }
-        if asks_nccl {
-            let looks =
-                (0..self.groups.len()).filter_map(|g| self.look(g, &all, LaunchSource::Ras));
-            // A group without a difference is left out, unless it has all ranks.
-            let is_sent = |look: &GroupLook| {
-                look.launched.len() > 1 || look.size as usize == self.ranks.len()
-            };
-            digests[0].groups.extend(looks.filter(is_sent));
-            digests[0].groups.push(self.total());
-        }
         digests
-    }
-
-    /// Returns the number of all collectives, which shows whether any group goes on.
-    fn total(&self) -> GroupLook {
-        let size = self.ranks.len() as u32;
-        let number = self.ranks.iter().flat_map(|rank| &rank.launched).map(|launch| launch.0).sum();
-        let operation = "collective".to_owned();
-        let all = Launched {
-            operation,
-            number,
-            is_finished: true,
-            count: size,
-            ranks: Vec::new(),
-            processes: Vec::new(),
-        };
-        let (name, source) = (String::new(), LaunchSource::Ras);
-        GroupLook { name, size, source, launched: vec![all], unanswered: Vec::new() }
     }
 
     fn worker(&self, rank: usize) -> WorkerLook {
@@ -293,13 +260,12 @@ impl Job {
     }
 
     /// Returns the launches of some ranks in a group; `None` if none of them is a member.
-    fn look(&self, group: usize, ranks: &[usize], source: LaunchSource) -> Option<GroupLook> {
+    fn look(&self, group: usize, ranks: &[usize]) -> Option<GroupLook> {
         let mut launched: Vec<Launched> = Vec::new();
         for rank in ranks.iter().filter(|rank| self.groups[group].contains(rank)) {
             let (number, operation, is_finished) = self.ranks[*rank].launched[group];
             let is_finished = is_finished
                 || operation == ASYNCHRONOUS && self.can_finish(*rank, group, operation);
-            let is_finished = is_finished && source == LaunchSource::Records;
             let same = launched.iter_mut().find(|other| {
                 (other.number, other.operation.as_str(), other.is_finished)
                     == (number, operation, is_finished)
@@ -316,16 +282,13 @@ impl Job {
                     is_finished,
                     count: 1,
                     ranks: vec![rank],
-                    processes: Vec::new(),
                 });
             }
         }
         (!launched.is_empty()).then(|| GroupLook {
             name: format!("g{group}"),
             size: self.groups[group].len() as u32,
-            source,
             launched,
-            unanswered: Vec::new(),
         })
     }
 }

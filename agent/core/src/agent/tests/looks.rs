@@ -38,12 +38,12 @@ fn digest(look: u64, part: LookPart) -> Digest {
     Digest::new(round(1, 1), look, part)
 }
 
-fn part_of(number: u64, part: LookPart, ras_rank: u32) -> Option<Look> {
-    Some(Look { number, part, ras_rank: GroupRank(ras_rank) })
+fn part_of(number: u64, part: LookPart) -> Option<Look> {
+    Some(Look { number, part })
 }
 
-fn ordered(number: u64, part: LookPart, asks_nccl: bool, shows_lines: bool) -> Effect {
-    let order = LookOrder { round: round(1, 1), number, part, asks_nccl, shows_lines };
+fn ordered(number: u64, part: LookPart) -> Effect {
+    let order = LookOrder { round: round(1, 1), number, part, shows_lines: false };
     Effect::Local(Action::Look(order))
 }
 
@@ -51,28 +51,25 @@ fn sent(number: u64, part: LookPart) -> Effect {
     Effect::Send(FromNode::Digest(digest(number, part)))
 }
 
-/// The node looks once for each number and part, and once more if it is the next one to ask NCCL.
+/// The node looks once for each number and part.
 #[test]
 fn each_part_is_looked_at_once() {
     let mut t = Fixture::running();
-    let first = part_of(1, LookPart::First, 1);
-    assert_eq!(t.look(first), [ordered(1, LookPart::First, false, false)]);
+    let first = part_of(1, LookPart::First);
+    assert_eq!(t.look(first), [ordered(1, LookPart::First)]);
     assert_eq!(t.look(first), []);
     assert_eq!(t.look(None), []);
     assert_eq!(t.look(first), []);
-    let asked = part_of(1, LookPart::First, 0);
-    assert_eq!(t.look(asked), [ordered(1, LookPart::First, true, false)]);
-    assert_eq!(t.look(first), []);
-    let second = part_of(1, LookPart::Second, 1);
-    assert_eq!(t.look(second), [ordered(1, LookPart::Second, false, false)]);
-    let later = part_of(2, LookPart::First, 1);
-    assert_eq!(t.look(later), [ordered(2, LookPart::First, false, false)]);
+    let second = part_of(1, LookPart::Second);
+    assert_eq!(t.look(second), [ordered(1, LookPart::Second)]);
+    let later = part_of(2, LookPart::First);
+    assert_eq!(t.look(later), [ordered(2, LookPart::First)]);
 }
 
 /// A node does not look at the workers of another round, nor when none run.
 #[test]
 fn other_rounds_are_not_looked_at() {
-    let first = part_of(1, LookPart::First, 0);
+    let first = part_of(1, LookPart::First);
     let mut t = Fixture::running();
     let guidance = Guidance { round: round(1, 2), look: first, ..Guidance::default() };
     t.agent.handle_guidance(t.now, guidance);
@@ -89,16 +86,16 @@ fn other_rounds_are_not_looked_at() {
 /// ends meanwhile needs no look.
 #[test]
 fn large_rounds_spread_their_looks() {
-    let (first, second) = (part_of(1, LookPart::First, 1), part_of(1, LookPart::Second, 1));
+    let (first, second) = (part_of(1, LookPart::First), part_of(1, LookPart::Second));
     let mut t = Fixture::running_of(256, "10.0.0.1");
-    assert_eq!(t.look(first), [ordered(1, LookPart::First, false, false)]);
+    assert_eq!(t.look(first), [ordered(1, LookPart::First)]);
     let mut t = Fixture::running_of(257, "10.0.0.1");
     t.agent.settings.seed = 5_999;
     assert_eq!(t.look(first), []);
     assert_eq!(t.agent.poll_timeout(), Some(t.now + 1_999 * SECOND / 1_000));
     assert_eq!(t.wait(SECOND), []);
     assert_eq!(t.look(first), []);
-    assert_eq!(t.wait(SECOND), [ordered(1, LookPart::First, false, false)]);
+    assert_eq!(t.wait(SECOND), [ordered(1, LookPart::First)]);
     assert_eq!(t.wait(2 * SECOND), []);
     assert_eq!(t.look(second), []);
     assert_eq!(t.look(None), []);
@@ -117,7 +114,7 @@ fn lines_need_encryption_or_one_machine() {
             ..admission(1, 1)
         };
         t.assign(Assignment::Admit(admission));
-        let effects = t.look(part_of(1, LookPart::First, 1));
+        let effects = t.look(part_of(1, LookPart::First));
         let [Effect::Local(Action::Look(order))] = effects[..] else { panic!("{effects:?}") };
         order.shows_lines
     };
@@ -132,14 +129,14 @@ fn lines_need_encryption_or_one_machine() {
 fn answers_are_sent_again() {
     let mut t = Fixture::running();
     assert_eq!(t.answer(1, LookPart::First), []);
-    t.look(part_of(1, LookPart::First, 0));
+    t.look(part_of(1, LookPart::First));
     assert_eq!(t.answer(1, LookPart::First), [sent(1, LookPart::First)]);
     assert_eq!(t.answer(0, LookPart::First), []);
-    t.look(part_of(1, LookPart::Second, 0));
+    t.look(part_of(1, LookPart::Second));
     assert_eq!(t.answer(1, LookPart::Second), [sent(1, LookPart::Second)]);
     let effects = t.welcome(1);
     assert_eq!(effects[1..], [sent(1, LookPart::First), sent(1, LookPart::Second)]);
-    t.look(part_of(2, LookPart::First, 0));
+    t.look(part_of(2, LookPart::First));
     assert_eq!(t.welcome(1).len(), 1);
     t.answer(2, LookPart::First);
     t.finished(GroupEnd::Stopped);

@@ -2,21 +2,16 @@
 
 use std::sync::Arc;
 
-use ragent_base::{
-    spec::{Endpoint, RasAddress},
-    sys::clock,
-};
+use ragent_base::sys::clock;
 use ragent_core::{agent::LookOrder, hang::Hang, named_hang::NamedHang};
 use ragent_rendezvous::{
-    ids::{JobUid, LocalRank},
-    message::{DIGEST_GROUPS_MAX, FACTS_MAX, Hung},
+    ids::LocalRank,
+    message::{FACTS_MAX, Hung},
 };
 use tracing::warn;
 
 use super::{Done, HungBy, WorkersDriver};
-use crate::workers::look::{
-    Groups, LookRequest, LookedAt, NcclAnswer, ask_nccl, files, is_stopped, look, ras,
-};
+use crate::workers::look::{LookRequest, LookedAt, files, is_stopped, look};
 
 impl WorkersDriver {
     /// Starts to look at the workers, which make no progress.
@@ -47,44 +42,19 @@ impl WorkersDriver {
             py_spy: self.spec.py_spy.clone(),
             facts: Vec::new(),
         };
-        let nccl = self.nccl_address(&group.job_uid).filter(|_| order.asks_nccl);
         let (background, round) = (self.background.clone(), order.round);
         let (reading, measures) = (self.hardware.start_reading(), Arc::clone(&self.spec.measures));
         tokio::spawn(async move {
-            let asked = nccl.map(|address| tokio::spawn(ask_nccl(request.clone(), address)));
             if let Some(reading) = reading {
                 reading.ended().await;
             }
             request.facts = measures.hardware().lines_of_round(clock::now());
             request.facts.truncate(FACTS_MAX);
-            let (mut digest, contents) = look(request).await;
-            // Without an address, nothing else is awaited.
-            digest.has_asked_nccl = order.asks_nccl && asked.is_none();
+            let (digest, contents) = look(request).await;
             // The loop may have ended.
-            let _ = background.send((round, Done::Digest(digest.clone()))).await;
+            let _ = background.send((round, Done::Digest(digest))).await;
             files::write(contents);
-            if let Some(asked) = asked {
-                let answer = asked.await.unwrap_or(NcclAnswer::Silent);
-                digest.is_nccl_silent = answer == NcclAnswer::Silent;
-                digest.has_asked_nccl = !digest.is_nccl_silent;
-                if let NcclAnswer::Groups(Groups { groups, is_cut }) = answer {
-                    digest.groups.splice(0..0, groups);
-                    digest.is_cut |= is_cut || digest.groups.len() > DIGEST_GROUPS_MAX;
-                    digest.groups.truncate(DIGEST_GROUPS_MAX);
-                }
-                let _ = background.send((round, Done::Digest(digest))).await;
-            }
         });
-    }
-
-    /// Returns the address at which NCCL answers for the workers of this node.
-    fn nccl_address(&self, job: &JobUid) -> Option<Endpoint> {
-        match &self.spec.observation.ras {
-            RasAddress::OfJob => {
-                Some(Endpoint { host: "localhost".to_owned(), port: ras::port_of(job) })
-            }
-            RasAddress::Given(address) => address.clone(),
-        }
     }
 
     /// Takes the stacks before a worker of this node that counts as hung is killed, or watches whether it stays stopped.

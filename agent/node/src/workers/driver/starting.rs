@@ -5,9 +5,7 @@ use std::{collections::BTreeMap, ffi::OsString, fs::File, io, sync::Arc};
 use ragent_base::{
     output::{lines::Choice, logs::WorkerFolder},
     report::event_log::AgentEvent,
-    spec::{
-        FLIGHT_RECORDER_FILE, RAS_ADDRESS, RasAddress, StepFinder, Stream, WORKER_SERVER_SOCKET,
-    },
+    spec::{FLIGHT_RECORDER_FILE, StepFinder, Stream, WORKER_SERVER_SOCKET},
     sys::{clock, memory::OomKills},
 };
 use ragent_core::{
@@ -34,7 +32,6 @@ use crate::{
     workers::{
         keeper_link::KeeperLink,
         launch::{arguments::WorkerContext, environment},
-        look::ras,
         plumbing::{Prepared, WorkerFiles, plumb, prepare},
     },
 };
@@ -156,10 +153,6 @@ impl WorkersDriver {
         if let Some(folder) = folder.as_ref().filter(|_| self.spec.observation.flight_recorder) {
             let records = folder.flight_record_prefix();
             env.push((FLIGHT_RECORDER_FILE.to_owned(), records.into()));
-        }
-        if self.spec.observation.ras == RasAddress::OfJob {
-            let address = format!("localhost:{}", ras::port_of(&group.job_uid));
-            env.push((RAS_ADDRESS.to_owned(), address.into()));
         }
         let context = WorkerContext {
             admission: &group.admission,

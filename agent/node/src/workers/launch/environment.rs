@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, path::Path, time::Duration};
 
-use ragent_base::spec::{FLIGHT_RECORDER_FILE, RAS_ADDRESS, VirtualDevices, WORKER_SERVER_SOCKET};
+use ragent_base::spec::{FLIGHT_RECORDER_FILE, VirtualDevices, WORKER_SERVER_SOCKET};
 use ragent_rendezvous::{
     ids::{LocalRank, RunId},
     message::Admission,
@@ -141,14 +141,13 @@ impl EnvironmentSpec {
     /// The names of the variables that only a round defines. A module that reads one of them while it is imported cannot be imported before
     /// the round. `RAGENT_SOCKET` is included, because the reports of a standby would count for the running worker. `RAGENT_NOTICE_FILE` is
     /// included, because a notice is for running workers.
-    pub(crate) const OF_ROUND: [&str; 20] = [
+    pub(crate) const OF_ROUND: [&str; 19] = [
         "CROSS_RANK",
         "CROSS_SIZE",
         "GROUP_RANK",
         "GROUP_WORLD_SIZE",
         "MASTER_ADDR",
         "MASTER_PORT",
-        RAS_ADDRESS,
         MEMORY_SOCKET,
         "RAGENT_NOTICE_FILE",
         "RAGENT_ROUNDS_WITHOUT_PROGRESS",
@@ -291,10 +290,7 @@ mod tests {
         let all: BTreeMap<_, _> = environment(&spec)
             .into_keys()
             .chain(socket.into_iter().map(|(name, _)| name))
-            .chain(
-                [MEMORY_SOCKET, FLIGHT_RECORDER_FILE, RAS_ADDRESS, WORKER_SERVER_SOCKET]
-                    .map(str::to_owned),
-            )
+            .chain([MEMORY_SOCKET, FLIGHT_RECORDER_FILE, WORKER_SERVER_SOCKET].map(str::to_owned))
             .map(|name| (name, ()))
             .collect();
         let of_round = all.keys().filter(|name| !standby.contains_key(*name));

@@ -1,6 +1,6 @@
-//! Answers about collectives, of NCCL and of torch.
+//! torch's records of collectives.
 
-use std::{collections::BTreeMap, net::Ipv4Addr};
+use std::collections::BTreeMap;
 
 use ragent_proto::v1;
 use ragent_rendezvous::{
@@ -10,23 +10,8 @@ use ragent_rendezvous::{
 
 use super::{
     Groups,
-    ras::answer::{self, OwnWorkers},
     records::{self, Recorder, Records},
 };
-
-/// Reads an answer of NCCL, with the confirmation or without it. What is described fits into a digest.
-pub fn ras_answer(input: &[u8]) {
-    let own = OwnWorkers {
-        pids: (4_001..4_005).zip((0..).map(GlobalRank)).collect(),
-        addresses: vec![Ipv4Addr::new(10, 0, 0, 1).into()],
-        world_size: 4,
-    };
-    for received in [input.to_vec(), [b"OK\nOK\n", input].concat()] {
-        if let Some(groups) = answer::groups(&received, &own) {
-            assert_fits(groups);
-        }
-    }
-}
 
 /// Reads torch's records of two workers, once for each recorder. What is described fits into a digest.
 pub fn torch_records(input: &[u8]) {
@@ -61,18 +46,12 @@ fn assert_fits(Groups { groups, is_cut }: Groups) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use ragent_rendezvous::message::{GROUP_NAME_MAX, GroupLook, LaunchSource};
+    use ragent_rendezvous::message::{GROUP_NAME_MAX, GroupLook};
 
     use super::*;
 
     fn named(groups: usize, name: &str) -> Groups {
-        let group = GroupLook {
-            name: name.to_owned(),
-            size: 4,
-            source: LaunchSource::Ras,
-            launched: Vec::new(),
-            unanswered: Vec::new(),
-        };
+        let group = GroupLook { name: name.to_owned(), size: 4, launched: Vec::new() };
         Groups { groups: vec![group; groups], is_cut: false }
     }
 
@@ -80,8 +59,8 @@ mod tests {
     #[test]
     fn left_out_groups_are_counted() {
         assert_eq!(assert_fits(named(DIGEST_GROUPS_MAX, "0")), 0);
-        // Each takes 72 bytes of 2,048.
-        assert_eq!(assert_fits(named(DIGEST_GROUPS_MAX, &"x".repeat(GROUP_NAME_MAX))), 4);
+        // Each takes 70 bytes of 2,048.
+        assert_eq!(assert_fits(named(DIGEST_GROUPS_MAX, &"x".repeat(GROUP_NAME_MAX))), 3);
     }
 
     /// A description with too many groups fails.

@@ -68,15 +68,6 @@ pub(super) fn interpreter(worker: u32) -> u32 {
     below.find(|pid| is_python(*pid)).unwrap_or(worker)
 }
 
-/// Returns true if a worker has certainly not loaded NCCL. It is a library of its own, or a part of torch's library for GPUs.
-pub(super) fn lacks_nccl(worker: u32) -> bool {
-    let lacks = |pid: u32| {
-        let maps = proc::read(&format!("{pid}/maps")).filter(|maps| !maps.is_empty());
-        maps.is_some_and(|maps| !maps.contains("libnccl") && !maps.contains("libtorch_cuda"))
-    };
-    lacks(worker) && lacks(interpreter(worker))
-}
-
 /// The file systems whose names people write in another way than the kernel. All may wait for other machines.
 const FILE_SYSTEMS: [(&str, &str); 9] = [
     ("beegfs", "BeeGFS"),

@@ -11,8 +11,7 @@ use ragent_proto::printable_line;
 use ragent_rendezvous::{
     ids::GlobalRank,
     message::{
-        DIGEST_GROUPS_MAX, GROUP_NAME_MAX, GroupLook, LAUNCHES_MAX, LISTED_RANKS_MAX, LaunchSource,
-        Launched,
+        DIGEST_GROUPS_MAX, GROUP_NAME_MAX, GroupLook, LAUNCHES_MAX, LISTED_RANKS_MAX, Launched,
     },
 };
 use serde::{Deserialize, de::IgnoredAny};
@@ -238,13 +237,7 @@ pub(super) fn groups(workers: &BTreeMap<GlobalRank, Records>, world_size: u32) -
             is_cut |= is_list_cut;
             let is_of_all = of_all.iter().any(|(_, of_all)| of_all == name);
             let size = if is_of_all { Some(world_size) } else { sizes.max() };
-            GroupLook {
-                name: name.to_owned(),
-                size: size.unwrap_or(known).max(known),
-                source: LaunchSource::Records,
-                launched,
-                unanswered: Vec::new(),
-            }
+            GroupLook { name: name.to_owned(), size: size.unwrap_or(known).max(known), launched }
         })
         .collect();
     let is_open = |group: &GroupLook| group.launched.iter().any(|l| l.number > 0 && !l.is_finished);
@@ -264,7 +257,6 @@ fn launched(launches: Launches<'_>) -> (Vec<Launched>, bool) {
             is_finished: *is_finished,
             count: u32::try_from(ranks.len()).unwrap_or(u32::MAX),
             ranks: ranks.to_vec(),
-            processes: Vec::new(),
         })
     });
     let mut lists: Vec<_> = lists.collect();
@@ -325,7 +317,7 @@ mod tests {
         let ranks: Vec<_> = ranks.iter().copied().map(GlobalRank).collect();
         let count = u32::try_from(ranks.len()).unwrap();
         let operation = operation.to_owned();
-        Launched { operation, number, is_finished, count, ranks, processes: Vec::new() }
+        Launched { operation, number, is_finished, count, ranks }
     }
 
     /// The last collective of each rank is described, with size and type of its data. A rank with a group, but without
@@ -338,7 +330,6 @@ mod tests {
         let waits = launch("all_reduce [4] float and 1 more", 2, false, &[4]);
         assert_eq!(groups.len(), 1);
         assert_eq!((groups[0].name.as_str(), groups[0].size), ("0", 8));
-        assert_eq!(groups[0].source, LaunchSource::Records);
         assert_eq!(groups[0].launched, [launch("", 0, false, &[5]), waits]);
     }
 

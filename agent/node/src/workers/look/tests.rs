@@ -48,7 +48,7 @@ fn python(code: &str) -> Child {
 
 fn order(part: LookPart, shows_lines: bool) -> LookOrder {
     let round = RoundId { term: Term(2), round: Round(5) };
-    LookOrder { round, number: 3, part, asks_nccl: false, shows_lines }
+    LookOrder { round, number: 3, part, shows_lines }
 }
 
 /// Waits until a process sleeps in this function of the kernel, or one whose name contains it.
