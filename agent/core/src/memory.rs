@@ -190,18 +190,23 @@ impl PartKeeper {
     pub fn handle_admission(&mut self, now: Instant, admission: &Admission) {
         self.end_round();
         self.newest_round = admission.round.round;
-        let plan = admission.memory.as_deref().cloned();
-        self.free_all_but(plan.as_ref().map(|plan| plan.checkpoint));
         self.round = Some(KeeperRound {
             round: admission.round,
             group_rank: admission.group_rank,
             nodes: admission.group_world_size,
             first_global_rank: admission.first_global_rank,
             workers: self.settings.workers,
-            plan,
+            plan: admission.memory.as_deref().cloned(),
             buddy: admission.buddy.clone(),
             ward: admission.ward,
             is_running: true,
+        });
+        let plan = admission.memory.as_deref().map(|plan| plan.checkpoint);
+        let old = self.parts.values().filter(|part| self.is_fallback(part));
+        let fallback = old.map(|part| part.id.checkpoint).max();
+        self.free_all_but(|part| {
+            let checkpoint = Some(part.id.checkpoint);
+            checkpoint == plan || checkpoint == fallback
         });
         self.whole = None;
         self.off = None;
@@ -236,7 +241,7 @@ impl PartKeeper {
         self.end_round();
         self.round = None;
         self.whole = None;
-        self.free_all_but(kept);
+        self.free_all_but(|part| Some(part.id.checkpoint) == kept);
         self.settle(now);
     }
 
@@ -370,12 +375,21 @@ impl PartKeeper {
         self.effects.push_back(Effect::CloseSockets);
     }
 
-    /// Frees all parts, except those of a checkpoint that are complete. A round begins, or memory is off.
-    fn free_all_but(&mut self, kept: Option<CheckpointId>) {
+    /// Returns true if a part is older than the checkpoint of the round, and has a place in it. The newest such checkpoint stays until the
+    /// other one is whole: its copies may not be made yet, and then the loss of one node would lose both.
+    fn is_fallback(&self, part: &KeptPart) -> bool {
+        let round = self.round.as_ref();
+        let plan = round.and_then(|round| round.plan.as_ref());
+        plan.is_some_and(|plan| part.id.checkpoint < plan.checkpoint)
+            && part.place(round) != PartPlace::Leftover
+    }
+
+    /// Frees all parts, except complete ones that are kept. A round begins, or memory is off.
+    fn free_all_but(&mut self, is_kept: impl Fn(&KeptPart) -> bool) {
         let others = self
             .parts
             .values()
-            .filter(|part| Some(part.id.checkpoint) != kept || !part.is_held())
+            .filter(|part| !is_kept(part) || !part.is_held())
             .map(|part| part.id);
         let others: Vec<PartId> = others.collect();
         others.into_iter().for_each(|part| self.drop_part(part));
@@ -412,7 +426,7 @@ impl PartKeeper {
     /// checkpoint on disk.
     fn turn_off(&mut self, why: String) {
         self.off.get_or_insert(why);
-        self.free_all_but(None);
+        self.free_all_but(|_| false);
         self.abort_own_transfers();
     }
 

@@ -150,6 +150,8 @@ pub enum Bug {
     LowestIsWhole,
     /// The echo names a checkpoint as whole that is held once. Breaks rule y.
     OnceIsWhole,
+    /// The echo names the checkpoint of the plan as whole, although its copies are not made yet. Breaks rule y.
+    PlanIsWhole,
     /// A checkpoint is named by its step only: its round is the newest one. Breaks rules w, x, y and ab.
     StepIsId,
     /// Parts that are still being filled are reported. Breaks rules w, x, y, ab and ad.

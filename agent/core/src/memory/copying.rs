@@ -78,8 +78,11 @@ impl PartKeeper {
     /// Returns the part whose copy is sent next.
     fn next_to_copy(&self) -> Option<&KeptPart> {
         let round = self.round.as_ref().filter(|round| round.is_running)?;
+        // Copies of the fallback were made before.
         let is_own = |part: &&KeptPart| {
-            part.place(Some(round)) == PartPlace::Own && !part.about.is_replicated
+            part.place(Some(round)) == PartPlace::Own
+                && !part.about.is_replicated
+                && !self.is_fallback(part)
         };
         let mut own = self.parts.values().filter(is_own);
         if self.copying.is_buddy_lost {
@@ -196,6 +199,7 @@ impl PartKeeper {
                 && !part.about.is_replicated
                 && part.is_held()
                 && !part.is_given_up
+                && !self.is_fallback(part)
                 && self.whole.is_none_or(|whole| whole < part.id.checkpoint)
         };
         let Some(id) = self.parts.values().find(is_awaited).map(|part| part.id) else { return };

@@ -352,12 +352,12 @@ fn own_parts_are_loaded() {
     }
     pair.run();
     pair.admit(2, [Some(plan(1, 20, &[])), Some(plan(1, 20, &[]))]);
-    assert_eq!(pair.nodes[1].held(), [(0, 20), (1, 20)]);
+    assert_eq!(pair.nodes[1].held(), [(0, 10), (1, 10), (0, 20), (1, 20)]);
     for (node, worker) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
         assert_eq!(pair.load(node, worker, 2), Some(Some(content(node, worker, 20))));
         assert_eq!(pair.load(node, worker, 2), Some(Some(content(node, worker, 20))));
     }
-    assert_eq!(pair.nodes[0].places()[0], (20, PartPlace::Own, false));
+    assert_eq!(pair.nodes[0].places()[2], (20, PartPlace::Own, false));
     pair.whole(1, 20);
     // The next one reuses buffers.
     let before: Vec<u64> = pair.nodes[0].contents.keys().copied().collect();
@@ -365,6 +365,30 @@ fn own_parts_are_loaded() {
     let after: Vec<u64> = pair.nodes[0].contents.keys().copied().collect();
     assert_eq!((before.len(), before), (8, after));
     assert_eq!(pair.load(0, 0, 2), Some(None), "all ranks have gone on from it");
+}
+
+/// A restart does not free what was whole and copied before the planned checkpoint has its copies: a node may be lost first.
+#[test]
+fn older_copies_stay_until_the_newer_one_is_copied() {
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    pair.save_all(1, 10);
+    pair.whole(1, 10);
+    pair.is_connected = false;
+    pair.save_all(1, 20);
+    for node in 0..2 {
+        pair.nodes[node].keeper.handle_round_over(pair.now);
+    }
+    pair.admit(2, [Some(plan(1, 20, &[])), Some(plan(1, 20, &[]))]);
+    assert_eq!(pair.nodes[0].held(), [(0, 10), (1, 10), (0, 20)]);
+    // The older one is whole again, by what all nodes report.
+    pair.whole(1, 10);
+    assert_eq!(pair.ask_buffer(0, 0, 2, 30), None, "the memory of two checkpoints is in use");
+    pair.is_connected = true;
+    pair.wait(2);
+    assert_eq!(pair.nodes[0].held(), [(0, 10), (1, 10), (0, 20), (1, 20)], "copies go on");
+    pair.whole(1, 20);
+    assert_eq!(pair.nodes[0].held(), [(0, 20), (1, 20)]);
 }
 
 /// A node frees its part before it is admitted with it. That is no fault of the checkpoint, which other nodes may hold.

@@ -80,6 +80,7 @@ impl World {
             ToNode::Echo { memory_whole, .. } => match self.bug {
                 Bug::LowestIsWhole => *memory_whole = self.newest_steps(id).or(*memory_whole),
                 Bug::OnceIsWhole => *memory_whole = self.held_once(id).max(*memory_whole),
+                Bug::PlanIsWhole => *memory_whole = self.plan_of_node(id).max(*memory_whole),
                 _ => {}
             },
             ToNode::Assignment(Assignment::Admit(admission))
@@ -120,6 +121,12 @@ impl World {
             Some(own.map(|part| part.checkpoint).collect())
         };
         members.iter().map(|member| Some((member.node.clone(), own(&member.node)?))).collect()
+    }
+
+    /// Returns the plan of a node's round.
+    fn plan_of_node(&self, id: &NodeId) -> Option<CheckpointId> {
+        let agent = self.processes.get(id)?.agent.as_ref()?;
+        self.plan_of(agent.node.agent().known_round().round)
     }
 
     /// Returns the lowest of the newest checkpoints of all members.

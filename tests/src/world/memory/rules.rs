@@ -267,7 +267,8 @@ impl World {
             return self.breaks_memory(|| format!("rule y: {round}: {why}"));
         }
         let Some(memory) = &mut self.memory else { return };
-        let is_lower = |floor: &mut Floor| plan != Some(floor.checkpoint);
+        // If the plan is newer, its copies may not be made yet.
+        let is_lower = |floor: &mut Floor| plan < Some(floor.checkpoint);
         memory.known.floor.take_if(is_lower);
     }
 
