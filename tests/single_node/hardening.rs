@@ -24,10 +24,10 @@ fn nothing_is_writable_for_all() {
     files.extend(["report.json", "events.json"].map(str::to_owned));
     for file in files {
         let path = sandbox.path(&file);
-        assert_eq!(mode(&path), 0o664, "{file}");
+        assert_eq!(mode(&path), 0o644, "{file}");
     }
     for folder in fs::read_dir(sandbox.path("logs")).unwrap() {
-        assert_eq!(mode(&folder.unwrap().path()), 0o775);
+        assert_eq!(mode(&folder.unwrap().path()), 0o755);
     }
 }
 

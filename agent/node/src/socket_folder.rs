@@ -25,9 +25,9 @@ impl SocketFolder {
     ///
     /// # Errors
     ///
-    /// Returns the system's error.
+    /// Returns the system's error, or that another user can put another folder in the place of `dir`.
     pub(crate) fn make(dir: &Path) -> io::Result<Self> {
-        PrivateFolder::make(dir)?;
+        PrivateFolder::make_for_paths(dir)?;
         remove_left(dir);
         let path = dir.join(format!("{PREFIX}{}", random_name()));
         DirBuilder::new().mode(0o700).create(&path)?;
@@ -65,7 +65,20 @@ const PREFIX: &str = "sockets-";
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    /// No sockets are made where another user can put other ones in their place.
+    #[test]
+    fn replaceable_folders_are_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        for (mode, expected) in [(0o777, false), (0o2770, false), (0o1777, true), (0o755, true)] {
+            fs::set_permissions(temp.path(), fs::Permissions::from_mode(mode)).unwrap();
+            let made = SocketFolder::make(&temp.path().join("ragent"));
+            assert_eq!(made.is_ok(), expected, "{mode:o}: {made:?}");
+        }
+    }
 
     /// The sockets of a killed agent are removed. Those of a running agent are kept, however old they are, even if another process has its
     /// process id, or if the id is unknown because the agent is in another container.

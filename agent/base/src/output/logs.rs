@@ -117,7 +117,7 @@ impl LogFolder {
             return Ok(None);
         };
         files::make_folder(&attempt)?;
-        append(&attempt.join(format!("filtered_{}", file_name(stream)))).map(Some)
+        files::append_log(&attempt.join(format!("filtered_{}", file_name(stream)))).map(Some)
     }
 
     fn attempt(&self, restart_count: u32) -> Option<PathBuf> {
@@ -192,8 +192,4 @@ fn file_name(stream: Stream) -> &'static str {
         Stream::Stdout => "stdout.log",
         Stream::Stderr => "stderr.log",
     }
-}
-
-fn append(path: &Path) -> io::Result<File> {
-    files::append(path)
 }

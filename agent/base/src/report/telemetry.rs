@@ -340,7 +340,7 @@ fn keep_all(items: &mpsc::Receiver<ToFile>, recent: &Recent, is_kept: &AtomicBoo
                 if lines.is_empty() {
                     continue;
                 }
-                let written = files::rewrite(&path).and_then(|mut file| file.write_all(&lines));
+                let written = files::rewrite_log(&path).and_then(|mut file| file.write_all(&lines));
                 is_kept.store(written.is_ok(), Ordering::Release);
             }
             ToFile::Discard(path) => {

@@ -24,7 +24,7 @@ use nix::{
 };
 use tracing::warn;
 
-use super::{proc, users};
+use super::{parents, proc, users};
 use crate::sys::limits;
 
 /// A folder that belongs to this user, and that no other user can write to.
@@ -68,6 +68,23 @@ impl PrivateFolder {
     pub fn make(path: &Path) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         Self::open(path)
+    }
+
+    /// As [`PrivateFolder::make`], for entries that other processes of this user open by their path.
+    ///
+    /// # Errors
+    ///
+    /// As [`PrivateFolder::make`], and if another user can put another folder in the place of this one.
+    pub fn make_for_paths(path: &Path) -> io::Result<Self> {
+        let folder = Self::make(path)?;
+        match parents::unsound(path)? {
+            None => Ok(folder),
+            Some(why) => Err(io::Error::other(format!(
+                "other users can put another folder in the place of {}, because {why}; name another one with \
+                 XDG_RUNTIME_DIR or TMPDIR",
+                path.display()
+            ))),
+        }
     }
 
     /// Reads a file, up to [`limits::MAX_STATE_FILE`].

@@ -94,7 +94,7 @@ impl NoticeSocket {
     ///
     /// Returns the system's error.
     pub fn open(path: PathBuf, notices: mpsc::Sender<NoticeRequest>) -> io::Result<Self> {
-        PrivateFolder::make(path.parent().unwrap_or_else(|| Path::new("/")))?;
+        PrivateFolder::make_for_paths(path.parent().unwrap_or_else(|| Path::new("/")))?;
         let listener = UnixListener::bind(&path)?;
         let task = tokio::spawn(accept(listener, notices)).abort_handle();
         Ok(Self { path, task })

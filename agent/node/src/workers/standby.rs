@@ -12,7 +12,7 @@ use std::{
 
 use ragent_base::{
     spec::WorkerCommand,
-    sys::{parents, private_folder::PrivateFolder, unix},
+    sys::{private_folder::PrivateFolder, unix},
 };
 use sha2::{Digest, Sha256};
 use tokio::{io::AsyncReadExt, process::Command, time::timeout};
@@ -149,14 +149,8 @@ fn store_in(path: &Path) -> io::Result<()> {
     if let Some(state_dir) = path.parent() {
         PrivateFolder::make(state_dir)?;
     }
-    let folder = PrivateFolder::make(path)?;
     // Python reads the hook by its path.
-    if let Some(why) = parents::unsound(path)? {
-        return Err(io::Error::other(format!(
-            "other users can put another folder in the place of {}, because {why}; name another one with XDG_RUNTIME_DIR or TMPDIR",
-            path.display()
-        )));
-    }
+    let folder = PrivateFolder::make_for_paths(path)?;
     let name = OsStr::new("sitecustomize.py");
     if folder.read(name).ok().as_deref() != Some(SOURCE) {
         folder.replace(name, SOURCE.as_bytes())?;

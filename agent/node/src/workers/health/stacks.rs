@@ -110,7 +110,7 @@ pub(crate) async fn kernel_view(pid: u32) -> String {
 /// Writes a text to the end of the file of a worker's stack, without characters that control a terminal.
 async fn append(path: PathBuf, text: String) {
     let copy = path.clone();
-    let write = move || files::append(&copy)?.write_all(printable(&text).as_bytes());
+    let write = move || files::append_log(&copy)?.write_all(printable(&text).as_bytes());
     let written = spawn_blocking(write).await.unwrap_or_else(|error| Err(io::Error::other(error)));
     if let Err(error) = written {
         warn!(path = %path.display(), %error, "failed to write the stack of a worker");

@@ -5,7 +5,6 @@
 //! that control a terminal are removed from stacks.
 
 use std::{
-    fs,
     io::{self, Write},
     path::Path,
     sync::Arc,
@@ -66,12 +65,13 @@ impl Content {
     fn write(self, turn: OwnedMutexGuard<()>) {
         let Self { folder, stack, records, .. } = self;
         let (path, stack) = (folder.stack_file(), printable(&stack));
-        let written = files::append(&path).and_then(|mut file| file.write_all(stack.as_bytes()));
+        let written =
+            files::append_log(&path).and_then(|mut file| file.write_all(stack.as_bytes()));
         warn_of(written, &path, "failed to write the stack of a worker");
         if !records.is_empty() {
             let path = folder.records_file();
             let content = [b"[".as_slice(), &records.join(&b','), b"]\n"].concat();
-            let written = fs::write(&path, content);
+            let written = files::rewrite_log(&path).and_then(|mut file| file.write_all(&content));
             warn_of(written, &path, "failed to write the records of a worker");
         }
         drop(turn);
