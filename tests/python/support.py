@@ -20,6 +20,8 @@ PROGRAM = pathlib.Path(os.environ.get("RAGENT_PROGRAM") or REPOSITORY / "target/
 PACKAGE = REPOSITORY / "packaging/python/ragent"
 # The seconds after which an expected event counts as missing.
 DEADLINE = 300
+# A uid that is neither root's nor that of these tests.
+OTHER_USER = 12002
 
 
 # The end of a script of several ranks. A thread of gloo may abort a process that ends in the usual way on a busy machine.

@@ -4,13 +4,14 @@ import gc
 import json
 import os
 import random
+import socket
 import struct
 import subprocess
 import sys
 import warnings
 
 import pytest
-from support import PACKAGE, AgentOfMemory, needs
+from support import OTHER_USER, PACKAGE, AgentOfMemory, needs
 
 from ragent import checkpoint as memory
 
@@ -431,6 +432,55 @@ def test_an_agent_that_is_gone(torch, monkeypatch, tmp_path):
         with pytest.raises(memory.DamagedError, match="failed to ask the agent"):
             memory.load({})
     assert memory.save(1, {}) is False and memory.newest_whole() is None
+
+
+def test_a_socket_of_another_user(monkeypatch, tmp_path):
+    """A worker takes no checkpoint from another user, and sends nothing there."""
+    if os.geteuid():
+        pytest.skip("only root can start a process of another user")
+    path = str(tmp_path / "socket")
+    monkeypatch.setenv("RAGENT_MEMORY_SOCKET", path)
+    ready, is_ready = os.pipe()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(path)
+        child = os.fork()
+        if child == 0:
+            code = 2
+            try:
+                os.setuid(OTHER_USER)
+                listener.listen()
+                os.write(is_ready, b"x")
+                connection, _ = listener.accept()
+                request = connection.recv(4096)
+                if request:
+                    connection.send(b'{"step": null}')
+                code = 1 if request else 0
+            finally:
+                os._exit(code)
+    try:
+        os.read(ready, 1)
+        with pytest.warns(RuntimeWarning, match=f"its owner is uid {OTHER_USER}, .* TMPDIR"):
+            with pytest.raises(memory.DamagedError, match="failed to ask the agent"):
+                memory.load({})
+    finally:
+        os.close(ready)
+        os.close(is_ready)
+        end = os.waitpid(child, 0)[1]
+    assert end == 0
+    assert memory.save(1, {}) is False
+
+
+def test_overflow_uid():
+    """In a user namespace, the uid of all unknown users is trusted only if they do not reach its network."""
+    code = "import os; from ragent._users import check_owner; check_owner(0); check_owner(os.geteuid())"
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    ends = []
+    for flags in (["--user"], ["--user", "--net"]):
+        command = ["unshare", *flags, sys.executable, "-B", "-c", code]
+        ends.append(subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stderr)
+    if "unshare" in ends[0]:
+        pytest.skip(f"no user namespace: {ends[0]}")
+    assert "which may be any user in this user namespace" in ends[0] and not ends[1], ends
 
 
 @pytest.mark.parametrize("ask", ["buffer", "saved", "load", "newest", "unusable"])

@@ -13,7 +13,7 @@ import threading
 import warnings
 
 import pytest
-from support import DEADLINE, AgentOfWorker, free_port
+from support import DEADLINE, OTHER_USER, AgentOfWorker, free_port
 
 NOTICE = {
     "schema": 1, "notice": 3, "kind": "leave", "hosts": ["node4"], "here": False, "until": 1764104000.5, "text": "SIGTERM"
@@ -155,6 +155,26 @@ def test_file_that_cannot_be_read(ragent, agent):
     agent.notice_file.mkdir()
     with pytest.warns(RuntimeWarning, match="failed to read the notice"):
         assert ragent.notice() is None
+
+
+@pytest.mark.parametrize("change", ["owner", "link", "pipe"])
+def test_file_of_another_user(ragent, agent, change):
+    """A notice counts only in a file of this user or root."""
+    agent.give(NOTICE)
+    if change == "owner":
+        if os.geteuid():
+            pytest.skip("only root can give a file to another user")
+        os.chown(agent.notice_file, OTHER_USER, -1)
+    elif change == "link":
+        agent.notice_file.rename(agent.notice_file.with_suffix(".other"))
+        agent.notice_file.symlink_to(agent.notice_file.with_suffix(".other"))
+    else:
+        agent.notice_file.unlink()
+        os.mkfifo(agent.notice_file)
+    with pytest.warns(RuntimeWarning, match="failed to read the notice"):
+        assert ragent.notice() is None
+    agent.give(NOTICE)
+    assert ragent.notice().notice == 3
 
 
 # Reports of checkpoints

@@ -34,6 +34,7 @@ import warnings
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from ._memory_errors import DamagedError
+from ._users import check_peer
 
 _MAX_PACKET = 4096
 _MAX_REASON = 200
@@ -275,6 +276,8 @@ class Client:
                 self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
                 self._socket.settimeout(_PATIENCE)
                 self._socket.connect(self.path)
+                # Another user may have put a socket there, where others may write to the folder.
+                check_peer(self._socket)
             self._socket.settimeout(patience)
             self._socket.sendall(json.dumps(request, ensure_ascii=False).encode())
             answer, descriptor = self._receive(self._socket)

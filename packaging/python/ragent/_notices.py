@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Optional, Tuple
 
 from ._steps import MAX
+from ._users import check_owner
 
 _SCHEMA = 1
 # The most bytes of the file that are read. The agent writes less than 4 KiB.
@@ -77,13 +78,14 @@ def current() -> Optional[Notice]:
     if not path:
         return None
     try:
-        about = os.stat(path)
+        about = os.lstat(path)
         key, newest = _last
         if key == _key(about):
             return newest
         # It may have been replaced meanwhile.
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_open) as file:
             about = os.fstat(file.fileno())
+            check_owner(about.st_uid)
             text = file.read(_MAX_SIZE)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -98,6 +100,11 @@ def current() -> Optional[Notice]:
     is_settled = time.time_ns() - about.st_mtime_ns > _SETTLED
     _last = (_key(about) if is_settled else None, newest)
     return newest
+
+
+def _open(path: str, flags: int) -> int:
+    # A link or a pipe is not the agent's.
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _key(about: os.stat_result) -> Tuple[Any, ...]:

@@ -74,6 +74,8 @@ def _wait_for_others(reports: str) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as answer:
             if os.path.exists(own):
                 os.unlink(own)
+            # Only this user may send to it.
+            os.fchmod(answer.fileno(), 0o600)
             answer.bind(own)
             answer.sendto(b"X_RAGENT_RETURNED=1", reports)
             answer.recv(1)

@@ -229,6 +229,7 @@ def wait(path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as answer:
         if os.path.exists(path + '.held'):
             os.unlink(path + '.held')
+        os.fchmod(answer.fileno(), 0o600)
         answer.bind(path + '.held')
         answer.sendto(b'X_RAGENT_RETURNED=1', path)
         answer.recv(1)
