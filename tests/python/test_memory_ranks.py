@@ -313,6 +313,28 @@ assert (torch.rand(3).tolist(), random.random()) == expected
     )
 
 
+def test_random_numbers_on_disk(ranks):
+    """Files of DCP have the generators of one rank. Another rank seeds its own, so that no two ranks draw the same numbers."""
+    ranks(
+        """
+def drawn():
+    return torch.rand(1).item(), random.random()
+
+torch.manual_seed(rank)
+random.seed(rank)
+dcp.save({"rng": memory.rng()}, checkpoint_id="disk")
+before = drawn()
+for _ in range(2):
+    torch.manual_seed(7)
+    dcp.load({"rng": memory.rng()}, checkpoint_id="disk")
+    found = [None, None]
+    dist.all_gather_object(found, (before, drawn()))
+    assert [before == after for before, after in found].count(True) == 1, found
+    assert all(len(set(pair)) == 2 for pair in zip(*(after for _, after in found))), found
+"""
+    )
+
+
 def test_dcp_with_other_placements(ranks):
     """What the rank has not written is an error before anything is changed."""
     agents = ranks(

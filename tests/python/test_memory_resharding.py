@@ -382,20 +382,24 @@ def test_tables_that_are_too_large(monkeypatch):
 
 
 def test_random_numbers(monkeypatch):
-    """The same number of ranks continues. Another one seeds: each rank by its number, the same in each restart."""
-    state = checkpoint.rng().state_dict()
+    """The same rank of the same number continues. Others seed: each by its rank, the same in each restart."""
 
-    def numbers(ranks, rank):
+    def become(rank, ranks):
         monkeypatch.setenv("WORLD_SIZE", str(ranks))
         monkeypatch.setenv("RANK", str(rank))
+
+    def numbers(rank, ranks):
+        become(rank, ranks)
         torch.manual_seed(9)
         checkpoint.rng().load_state_dict(state)
         return torch.rand(3).tolist(), random.random()
 
-    same = numbers(1, 0)
-    assert same == numbers(1, 0)
-    assert numbers(3, 0) == numbers(3, 0)
-    assert len({str(numbers(3, rank)) for rank in range(3)} | {str(same)}) == 4
+    become(1, 3)
+    state = checkpoint.rng().state_dict()
+    same = torch.rand(3).tolist(), random.random()
+    assert same == numbers(1, 3)
+    assert numbers(0, 3) == numbers(0, 3)
+    assert len({str(numbers(rank, 3)) for rank in range(3)} | {str(numbers(1, 2))}) == 4
 
 
 @pytest.fixture

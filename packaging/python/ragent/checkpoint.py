@@ -147,7 +147,7 @@ def newest_whole() -> Optional[int]:
 def rng() -> RandomNumbers:
     """Returns the generators of random numbers as an object with `state_dict` and `load_state_dict`, to be saved by DCP.
 
-    If another number of ranks has saved them, `load_state_dict` seeds the generators of this rank.
+    If another rank or another number of ranks has saved them, `load_state_dict` seeds the generators of this rank.
     """
     return RandomNumbers()
 
