@@ -42,7 +42,7 @@ def without_agent():
     """Measures calls in a script that no agent has started."""
     import ragent  # noqa: PLC0415
 
-    measure("step(), without an agent", CALLS, lambda n: ragent.step(n, 1 << 50))
+    measure("step(), without an agent", CALLS, lambda n: ragent.step(n, total=1 << 50))
     measure("notice(), without an agent", CALLS, lambda _: ragent.notice())
 
 
@@ -51,13 +51,13 @@ def worker(program):
     import ragent  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
-    measure("step(), with an agent", CALLS, lambda n: ragent.step(n, 1 << 50))
+    measure("step(), with an agent", CALLS, lambda n: ragent.step(n, total=1 << 50))
     measure("notice(), without a notice", CALLS, lambda _: ragent.notice())
     dist.init_process_group("gloo")
     between = f"should_save(), not at a multiple of {EVERY}"
-    measure(between, CALLS, lambda n: ragent.should_save(EVERY * n + 1, EVERY))
+    measure(between, CALLS, lambda n: ragent.should_save(EVERY * n + 1, every=EVERY))
     at = f"should_save(), at a multiple of {EVERY}, {WORKERS} ranks with gloo"
-    measure(at, SLOW_CALLS, lambda n: ragent.should_save(EVERY * n, EVERY))
+    measure(at, SLOW_CALLS, lambda n: ragent.should_save(EVERY * n, every=EVERY))
     measure("saved()", SLOW_CALLS, lambda n: ragent.saved(n, seconds=0.1))
     dist.barrier()
     if dist.get_rank() == 0:

@@ -37,7 +37,7 @@ def main():
             optimizer.step()
             optimizer.zero_grad()
             step += 1
-            ragent.step(step, args.steps)
+            ragent.step(step, total=args.steps)
             is_regular = step % args.save_every == 0 or step == args.steps
             # Asked at each step, by every rank. It may be True on a step that is regular, too.
             if ragent.should_save(step) or is_regular:

@@ -43,7 +43,7 @@ def main():
         engine.backward(torch.nn.functional.mse_loss(engine(inputs), inputs.sum(dim=1, keepdim=True)))
         engine.step()
         step = engine.global_steps
-        ragent.step(step, args.steps)
+        ragent.step(step, total=args.steps)
         # Asked at each step, by every rank. It may be True at a step of the second kind, too.
         if ragent.should_save(step) or step % args.save_every == 0 or step == args.steps:
             save(engine, args.folder)

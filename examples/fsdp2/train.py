@@ -43,7 +43,7 @@ def main():
         optimizer.step()
         optimizer.zero_grad()
         step += 1
-        ragent.step(step, args.steps)
+        ragent.step(step, total=args.steps)
         if step % args.save_in_memory_every == 0:
             dcp.save(parts(model, optimizer), storage_writer=memory.MemoryWriter(step))
         # Asked at each step, by every rank. It may be True at a step of the second kind, too.

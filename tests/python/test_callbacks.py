@@ -214,10 +214,10 @@ def test_lightnings_threads_and_batches(sandbox):
 
     reported, report = threading.Event(), integration._saves.saved
 
-    def saved(step, *args):
+    def saved(step, **options):
         say("reported", step, os.path.exists("out/last-notice.ckpt"))
         reported.set()
-        report(step, *args)
+        report(step, **options)
 
     integration._saves.saved = saved
 

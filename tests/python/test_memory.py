@@ -415,14 +415,18 @@ def test_layouts_and_buffers_are_kept(agent, torch):
 
 
 def test_without_an_agent(torch, monkeypatch):
-    """A script runs unchanged, and a wrong step is an error in any case."""
+    """A script runs unchanged, and a wrong value is an error in any case."""
     monkeypatch.delenv("RAGENT_MEMORY_SOCKET", raising=False)
     state = {"x": torch.ones(1)}
     assert memory.load(state) is None and memory.newest_whole() is None
     assert memory.save(1, state) is False and memory.save(1, state, replicated=True) is False
     for step, error in [(-1, ValueError), (2**53, ValueError), (1.5, TypeError)]:
-        with pytest.raises(error, match="failed to save a checkpoint in memory"):
+        with pytest.raises(error, match=f"failed to save a checkpoint in memory: step {step} is not a whole number"):
             memory.save(step, state)
+    for wrong, what in [(torch.ones(2), "a Tensor"), ({1: 2}, "the key 1")]:
+        for call in (lambda wrong=wrong: memory.save(1, wrong), lambda wrong=wrong: memory.load(wrong)):
+            with pytest.raises(TypeError, match=f"`state` is a dictionary with texts as keys, and not {what}"):
+                call()
 
 
 def test_an_agent_that_is_gone(torch, monkeypatch, tmp_path):

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import socket
 import sys
 import tempfile
@@ -182,41 +183,58 @@ def test_file_of_another_user(ragent, agent, change):
 
 def test_reports(ragent, agent):
     """A report is one datagram, with a line for each value that is given."""
-    for args, options, text in [
-        ((0,), {}, "X_RAGENT_SAVED=0"),
-        ((2**53 - 1,), {"whole": True}, f"X_RAGENT_SAVED={2**53 - 1}\nX_RAGENT_SAVED_WHOLE=1"),
-        ((120, 9.8), {}, "X_RAGENT_SAVED=120\nX_RAGENT_SAVE_MS=9800"),
-        ((120, 0, True), {}, "X_RAGENT_SAVED=120\nX_RAGENT_SAVED_WHOLE=1\nX_RAGENT_SAVE_MS=0"),
+    for n, options, text in [
+        (0, {}, "X_RAGENT_SAVED=0"),
+        (2**53 - 1, {"whole": True}, f"X_RAGENT_SAVED={2**53 - 1}\nX_RAGENT_SAVED_WHOLE=1"),
+        (120, {"seconds": 9.8}, "X_RAGENT_SAVED=120\nX_RAGENT_SAVE_MS=9800"),
+        (120, {"seconds": 0, "whole": True}, "X_RAGENT_SAVED=120\nX_RAGENT_SAVED_WHOLE=1\nX_RAGENT_SAVE_MS=0"),
     ]:
-        assert ragent.saved(*args, **options) is None
+        assert ragent.saved(n, **options) is None
         assert agent.next() == text
 
 
-@pytest.mark.parametrize("args", [(-1,), (2**53,), (1, -0.1), (1, float("nan")), (1, float("inf")), (1, 1e300)])
 @pytest.mark.parametrize("has_agent", [True, False])
-def test_wrong_numbers(ragent, agent, monkeypatch, args, has_agent):
-    """A number out of range is an error, also without an agent."""
+def test_wrong_numbers(ragent, agent, monkeypatch, has_agent):
+    """A number out of range is an error, also without an agent. The error names one value."""
     if not has_agent:
         monkeypatch.delenv("RAGENT_SOCKET")
-    with pytest.raises(ValueError, match="failed to report a checkpoint"):
-        ragent.saved(*args)
+    for step in (-1, 2**53):
+        with pytest.raises(ValueError, match=f"failed to report a checkpoint: step {step} is not a whole number"):
+            ragent.saved(step, seconds=1)
+    for seconds in (-0.1, float("nan"), float("inf"), 1e300):
+        with pytest.raises(ValueError, match=f"failed to report a checkpoint: seconds {re.escape(repr(seconds))} is not a number"):
+            ragent.saved(1, seconds=seconds)
 
 
-@pytest.mark.parametrize("args", [(1.0,), ("1",), (None,), (1, "2"), (1, [])])
+@pytest.mark.parametrize("args", [{"step": 1.0}, {"step": "1"}, {"step": None}, {"step": 1, "seconds": "2"}, {"step": 1, "seconds": []}])
 def test_wrong_types(ragent, agent, args):
     """A step that is not a whole number is an error, and a time that is not a number."""
     with pytest.raises(TypeError, match="failed to report a checkpoint"):
-        ragent.saved(*args)
+        ragent.saved(**args)
+
+
+def test_options_have_names(ragent, agent):
+    """A value without a name after the step is an error: it could be taken for another one."""
+    for call in (ragent.step, ragent.saved, ragent.should_save):
+        with pytest.raises(TypeError, match="positional argument"):
+            call(10, True)
 
 
 @pytest.mark.parametrize(
     ("args", "error"),
-    [((-1,), ValueError), ((2**53,), ValueError), ((1, 0), ValueError), ((1.0,), TypeError), ((1, "10"), TypeError)],
+    [
+        ({"step": -1}, ValueError),
+        ({"step": 2**53}, ValueError),
+        ({"step": 1, "every": 0}, ValueError),
+        ({"step": 1.0}, TypeError),
+        ({"step": 1, "every": "10"}, TypeError),
+    ],
 )
 def test_wrong_questions(ragent, args, error):
-    """A wrong step or interval is an error, also without an agent."""
-    with pytest.raises(error, match="failed to ask for a checkpoint"):
-        ragent.should_save(*args)
+    """A wrong step or interval is an error, also without an agent. The error names one value."""
+    name, value = list(args.items())[-1]
+    with pytest.raises(error, match=f"failed to ask for a checkpoint: {name} {value!r} is not a whole number"):
+        ragent.should_save(**args)
 
 
 def test_no_agent(ragent, monkeypatch, tmp_path):
@@ -537,7 +555,7 @@ for number, (size, every, places) in enumerate(json.loads(os.environ["ROUNDS"]))
         step += 1
         if step in places:
             say("round", number, "step", step)
-        if ragent.should_save(step, every):
+        if ragent.should_save(step, every=every):
             ragent.saved(step)
             answers.append(step)
             say("round", number, "rank", rank, "answer", len(answers), "at", step)

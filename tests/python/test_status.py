@@ -13,7 +13,7 @@ from ragent._records import read
 WORKER = """
     import os, sys
     import ragent
-    ragent.step(3, 10)
+    ragent.step(3, total=10)
     print("worker", flush=True)
     fifo = os.open("fifo", os.O_RDONLY)
     os.read(fifo, 1)

@@ -29,30 +29,30 @@ class Count:
 
 def test_reports(agent):
     """A report is one datagram with the step, and the number of all steps if it is given."""
-    for args, text in [
-        ((0,), "X_RAGENT_STEP=0"),
-        ((120, 1000), "X_RAGENT_STEP=120\nX_RAGENT_STEPS=1000"),
-        ((2**53 - 1, Count()), f"X_RAGENT_STEP={2**53 - 1}\nX_RAGENT_STEPS=7"),
+    for n, options, text in [
+        (0, {}, "X_RAGENT_STEP=0"),
+        (120, {"total": 1000}, "X_RAGENT_STEP=120\nX_RAGENT_STEPS=1000"),
+        (2**53 - 1, {"total": Count()}, f"X_RAGENT_STEP={2**53 - 1}\nX_RAGENT_STEPS=7"),
     ]:
-        assert ragent.step(*args) is None
+        assert ragent.step(n, **options) is None
         assert agent.recv(4096).decode() == text
 
 
-@pytest.mark.parametrize("args", [(-1,), (2**53,), (1, -1)])
+@pytest.mark.parametrize(("n", "options", "what"), [(-1, {}, "step -1"), (2**53, {}, f"step {2**53}"), (1, {"total": -1}, "total -1")])
 @pytest.mark.parametrize("has_agent", [True, False])
-def test_wrong_numbers(agent, monkeypatch, args, has_agent):
+def test_wrong_numbers(agent, monkeypatch, n, options, what, has_agent):
     """A number out of range is an error, also without an agent."""
     if not has_agent:
         monkeypatch.delenv("RAGENT_SOCKET")
-    with pytest.raises(ValueError, match="failed to report a training step"):
-        ragent.step(*args)
+    with pytest.raises(ValueError, match=f"failed to report a training step: {what} is not a whole number"):
+        ragent.step(n, **options)
 
 
-@pytest.mark.parametrize("args", [(1.0,), ("1",), (None,), (1, 2.5)])
-def test_wrong_types(agent, args):
+@pytest.mark.parametrize(("n", "options"), [(1.0, {}), ("1", {}), (None, {}), (1, {"total": 2.5})])
+def test_wrong_types(agent, n, options):
     """A value that is not a whole number is an error."""
     with pytest.raises(TypeError, match="failed to report a training step"):
-        ragent.step(*args)
+        ragent.step(n, **options)
 
 
 def test_no_agent(monkeypatch, tmp_path):
@@ -141,5 +141,5 @@ def test_threads(agent):
 
 def test_script_without_an_agent(sandbox):
     """A script that reports its steps runs unchanged without an agent."""
-    code = "import ragent\nfor n in range(3):\n    ragent.step(n, 3)\nprint('done')"
+    code = "import ragent\nfor n in range(3):\n    ragent.step(n, total=3)\nprint('done')"
     assert sandbox.run(code).succeeds().stdout == "done\n"

@@ -137,7 +137,7 @@ def test_tensors(sandbox):
         import ragent
 
         def train(tensor):
-            ragent.step(torch.tensor(3), torch.tensor(4))
+            ragent.step(torch.tensor(3), total=torch.tensor(4))
             return tensor * 2
 
         if __name__ == "__main__":

@@ -54,8 +54,6 @@ class Collected:
         self.tensors: Dict[str, Tuple[Any, Any]] = {}
         self._names: Dict[int, str] = {}
         for key, value in state.items():
-            if not isinstance(key, str):
-                raise TypeError(f"failed to name the state {key!r}: use a text as its key, such as `model`")
             tree = value.state_dict() if hasattr(value, "state_dict") else value
             self.trees[key] = tree
             self._visit(key, key, tree)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from operator import index
+from contextlib import suppress
 from typing import Any, List, NoReturn, Optional, SupportsIndex, Tuple
 
 from . import _notices, _steps
@@ -139,7 +139,7 @@ class _State:
 _state = _State()
 
 
-def should_save(step: SupportsIndex, every: SupportsIndex = 10) -> bool:
+def should_save(step: SupportsIndex, *, every: SupportsIndex = 10) -> bool:
     """Returns True if all ranks are to save a checkpoint at this step, because of a notice. Each notice gives it once.
 
     Every rank of torch's default process group calls this with the same steps, at the same place of its loop. A rank that does
@@ -148,17 +148,13 @@ def should_save(step: SupportsIndex, every: SupportsIndex = 10) -> bool:
 
     Without torch.distributed, the answer is this node's own, at any step. An error of the reduction is raised as torch raises it.
     """
-    return kind_to_save(step, every) is not None
+    return kind_to_save(step, every=every) is not None
 
 
-def kind_to_save(step: SupportsIndex, every: SupportsIndex = 10) -> Optional[str]:
+def kind_to_save(step: SupportsIndex, *, every: SupportsIndex = 10) -> Optional[str]:
     """Returns the kind of the notice in place of True, the same on all ranks, and `None` in place of False."""
-    try:
-        number, interval = index(step), index(every)
-    except TypeError:
-        raise _wrong_question(TypeError, step, every) from None
-    if not (0 <= number <= _steps.MAX and 0 < interval <= _steps.MAX):
-        raise _wrong_question(ValueError, step, every)
+    number = _steps.whole(step, "ask for a checkpoint: step", "ragent.should_save(int(step))")
+    interval = _steps.whole(every, "ask for a checkpoint: every", "ragent.should_save(step, every=10)", least=1)
     _state.has_asked = True
     group = _default_group()
     if group is None:
@@ -210,7 +206,7 @@ def end_together() -> NoReturn:
     raise SystemExit(0)
 
 
-def saved(step: SupportsIndex, seconds: Optional[float] = None, whole: bool = False) -> None:
+def saved(step: SupportsIndex, *, seconds: Optional[float] = None, whole: bool = False) -> None:
     """Reports that the checkpoint of a step is on storage: this rank's part of it, or with `whole` the parts of all ranks.
 
     Each rank reports its own part, once another process could read it, or one rank reports all parts. `seconds` is how long the
@@ -222,15 +218,8 @@ def saved(step: SupportsIndex, seconds: Optional[float] = None, whole: bool = Fa
     Without an agent it does nothing. If the agent is busy, it waits at most two seconds. `step` is a whole number from 0 to
     2**53 - 1, and `seconds` is not negative; others raise `TypeError` or `ValueError`.
     """
-    try:
-        number = index(step)
-        milliseconds = None if seconds is None else _milliseconds(seconds)
-    except TypeError:
-        raise _wrong_report(TypeError, step, seconds) from None
-    except (ValueError, OverflowError):
-        raise _wrong_report(ValueError, step, seconds) from None
-    if not (0 <= number <= _steps.MAX and (milliseconds is None or 0 <= milliseconds <= _steps.MAX)):
-        raise _wrong_report(ValueError, step, seconds)
+    number = _steps.whole(step, "report a checkpoint: step", "ragent.saved(int(step))")
+    milliseconds = None if seconds is None else _milliseconds(seconds)
     lines = [f"X_RAGENT_SAVED={number}"]
     if whole:
         lines.append("X_RAGENT_SAVED_WHOLE=1")
@@ -254,21 +243,14 @@ def _answered(step: int) -> int:
 
 def _milliseconds(seconds: Any) -> int:
     # `float` alone would accept text.
-    if not hasattr(type(seconds), "__float__"):
-        raise TypeError
-    # Rounding an infinite number, or none, raises an error.
-    return round(float(seconds) * 1000)
-
-
-def _wrong_question(kind: Any, step: object, every: object) -> Any:
-    return kind(
-        f"failed to ask for a checkpoint: step {step!r} is not a whole number from 0 to 2**53 - 1, or every {every!r} is not "
-        "one of at least 1; pass the number of completed steps, such as `ragent.should_save(int(step))`"
-    )
-
-
-def _wrong_report(kind: Any, step: object, seconds: object) -> Any:
-    return kind(
-        f"failed to report a checkpoint: step {step!r} is not a whole number from 0 to 2**53 - 1, or seconds {seconds!r} is "
-        "not a number of at least 0; pass the number of completed steps, such as `ragent.saved(int(step), seconds=9.8)`"
+    kind: Any = ValueError if hasattr(type(seconds), "__float__") else TypeError
+    if kind is ValueError:
+        # Rounding an infinite number, or none, raises an error.
+        with suppress(TypeError, ValueError, OverflowError):
+            number = round(float(seconds) * 1000)
+            if 0 <= number <= _steps.MAX:
+                return number
+    raise kind(
+        f"failed to report a checkpoint: seconds {seconds!r} is not a number of at least 0; pass the time for which the training "
+        "paused, such as `ragent.saved(step, seconds=9.8)`"
     )

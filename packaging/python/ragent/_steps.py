@@ -56,20 +56,15 @@ _is_measured = False
 _cost: Optional[int] = None
 
 
-def step(n: SupportsIndex, total: Optional[SupportsIndex] = None) -> None:
+def step(n: SupportsIndex, *, total: Optional[SupportsIndex] = None) -> None:
     """Reports that this worker has reached a training step, and optionally the number of all steps.
 
     Without an agent, and if the agent does not take the report, it does nothing. Both values are whole numbers from 0 to
     2**53 - 1; others raise `TypeError` or `ValueError`.
     """
     global _cost
-    try:
-        number = index(n)
-        steps = None if total is None else index(total)
-    except TypeError:
-        raise _wrong(TypeError, n, total) from None
-    if not (0 <= number <= MAX and (steps is None or 0 <= steps <= MAX)):
-        raise _wrong(ValueError, n, total)
+    number = whole(n, "report a training step: step", "ragent.step(int(n))")
+    steps = None if total is None else whole(total, "report a training step: total", "ragent.step(n, total=int(total))")
     # A process that imports modules before it becomes a worker has the variable only then.
     path = _get("RAGENT_SOCKET")
     if path:
@@ -84,6 +79,21 @@ def step(n: SupportsIndex, total: Optional[SupportsIndex] = None) -> None:
             return
         if cost is not None:
             _cost = None
+
+
+def whole(value: SupportsIndex, name: str, example: str, least: int = 0) -> int:
+    """Returns the value as a number. Raises `TypeError` or `ValueError` if it is none from `least` to 2**53 - 1.
+
+    `name` is the attempt and the name of the value.
+    """
+    kind: Any = ValueError
+    try:
+        number = index(value)
+        if least <= number <= MAX:
+            return number
+    except TypeError:
+        kind = TypeError
+    raise kind(f"failed to {name} {value!r} is not a whole number from {least} to 2**53 - 1; pass one, such as `{example}`") from None
 
 
 def _measure(number: int) -> None:
@@ -156,10 +166,3 @@ def _own_socket() -> socket.socket:
     own = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     _socket = own, os.getpid()
     return own
-
-
-def _wrong(kind: Any, n: object, total: object) -> Any:
-    return kind(
-        f"failed to report a training step: step {n!r} of {total!r} is not a whole number from 0 to 2**53 - 1; pass the "
-        "number of completed steps, such as `ragent.step(int(n))`"
-    )

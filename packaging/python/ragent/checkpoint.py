@@ -24,12 +24,12 @@ torch is imported by the functions that need it.
 from __future__ import annotations
 
 import os
-from operator import index
-from typing import TYPE_CHECKING, Any, Dict, MutableMapping, Optional, SupportsIndex, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Mapping, MutableMapping, Optional, SupportsIndex, Tuple
 
 from . import _memory_client
 from ._memory_errors import DamagedError, MismatchError
 from ._memory_rng import RandomNumbers, seed
+from ._steps import whole
 
 if TYPE_CHECKING:
     from ._memory_dcp import MemoryReader, MemoryWriter
@@ -56,6 +56,7 @@ def load(state: MutableMapping[str, Any]) -> Optional[int]:
     broken, or the content makes no sense, it raises `DamagedError`: other ranks may have loaded the step, so this one must not begin
     from disk.
     """
+    _check(state, "load(state)")
     client = _memory_client.client(loads=True)
     found = None if client is None else client.load("state")
     if client is None or found is None:
@@ -94,7 +95,7 @@ def load(state: MutableMapping[str, Any]) -> Optional[int]:
     return step
 
 
-def save(step: SupportsIndex, state: MutableMapping[str, Any], replicated: bool = False) -> bool:
+def save(step: SupportsIndex, state: MutableMapping[str, Any], *, replicated: bool = False) -> bool:
     """Copies `state` to memory, and returns when it may change again. True if the agent has taken it.
 
     Every rank calls it with the same steps. Its values have a `state_dict`, or are tensors, numbers and other objects that can be
@@ -108,6 +109,7 @@ def save(step: SupportsIndex, state: MutableMapping[str, Any], replicated: bool 
     """
     global _last
     number = checked_step(step)
+    _check(state, "save(step, state)")
     client = _memory_client.client()
     if client is None:
         return False
@@ -154,19 +156,20 @@ def rng() -> RandomNumbers:
 
 def checked_step(step: SupportsIndex) -> int:
     """Returns the step as a number. Raises `TypeError` or `ValueError` if it is none from 0 to 2**53 - 1."""
-    from ._steps import MAX
+    return whole(step, "save a checkpoint in memory: step", "save(int(n), state)")
 
-    text = (
-        f"failed to save a checkpoint in memory: step {step!r} is not a whole number from 0 to 2**53 - 1; pass the number of "
-        "completed steps, such as `save(int(n), state)`"
-    )
-    try:
-        number = index(step)
-    except TypeError:
-        raise TypeError(text) from None
-    if not 0 <= number <= MAX:
-        raise ValueError(text)
-    return number
+
+def _check(state: Any, call: str) -> None:
+    """Raises `TypeError` unless `state` is a dictionary with texts as keys."""
+    if isinstance(state, Mapping):
+        wrong = [f"the key {key!r}" for key in state if not isinstance(key, str)]
+    else:
+        wrong = [f"a {type(state).__name__}"]
+    if wrong:
+        raise TypeError(
+            f"failed to call `{call}`: `state` is a dictionary with texts as keys, and not {wrong[0]}; pass a dictionary such as "
+            '`{"model": model, "optimizer": optimizer}`'
+        )
 
 
 def __getattr__(name: str) -> Any:

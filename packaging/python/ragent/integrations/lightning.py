@@ -64,7 +64,7 @@ class NoticeCallback(_Base):  # type: ignore[misc]
         if step == self._step:
             return
         self._step = step
-        kind = _saves.kind_to_save(step, self._every)
+        kind = _saves.kind_to_save(step, every=self._every)
         if kind is None:
             return
         begin = monotonic()
@@ -73,7 +73,7 @@ class NoticeCallback(_Base):  # type: ignore[misc]
         if plugin is not None:
             # Waits until its thread has written the checkpoint. The plugin begins again at the next one.
             plugin.teardown()
-            _saves.saved(step, monotonic() - begin)
+            _saves.saved(step, seconds=monotonic() - begin)
         if kind in _saves.ENDING:
             _saves.end_together()
 
@@ -99,7 +99,7 @@ class _Saving:
         # Tuners save hidden files, which they remove.
         is_temporary = os.path.basename(os.fspath(filepath)).startswith(".")
         if not (weights_only or is_temporary or _asynchronous(self._trainer)):
-            _saves.saved(self._trainer.global_step, monotonic() - begin)
+            _saves.saved(self._trainer.global_step, seconds=monotonic() - begin)
 
 
 def _unwrap(trainer: Any) -> None:

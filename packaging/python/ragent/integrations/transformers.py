@@ -31,7 +31,7 @@ class NoticeCallback(_Base):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Asks for a checkpoint if there is a notice."""
         self._begin = monotonic()
-        self._kind = _saves.kind_to_save(state.global_step, self._every)
+        self._kind = _saves.kind_to_save(state.global_step, every=self._every)
         if self._kind is not None:
             control.should_save = True
             # It would come before the checkpoint, and take the time that is left. With `save_strategy="best"`, it would also
@@ -52,7 +52,7 @@ class NoticeCallback(_Base):  # type: ignore[misc]
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Reports the checkpoint, and ends the script if the notice demands it."""
-        _saves.saved(state.global_step, monotonic() - self._begin)
+        _saves.saved(state.global_step, seconds=monotonic() - self._begin)
         kind, self._kind = self._kind, None
         if kind in _saves.ENDING:
             _saves.end_together()
