@@ -593,6 +593,24 @@ def test_refused(agent, torch):
     assert memory.save(5, {}) is True
 
 
+def test_a_save_that_waits(agent, torch, monkeypatch):
+    """A save that waits for other ranks says so, once, and goes on."""
+    client, texts = memory._memory_client, []
+    monkeypatch.setattr(client, "_SILENCE", 0.01)
+
+    def warn(text):
+        texts.append(text)
+        agent._lock.release()
+
+    for step in (1, 2):
+        assert memory.save(step, {})
+    monkeypatch.setattr(client, "_warn", warn)
+    monkeypatch.setenv("RANK", "3")
+    agent._lock.acquire()
+    assert memory.save(3, {}) and memory.save(4, {})
+    assert len(texts) == 1 and texts[0].startswith("rank 3 has waited 0.01 s in `save` of step 3: another rank"), texts
+
+
 def test_objects_that_cannot_be_saved(agent, torch):
     """The error names the key."""
     with pytest.raises(TypeError, match="failed to save the state of `data` in memory"):

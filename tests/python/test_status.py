@@ -86,6 +86,13 @@ except ragent.StatusError as error:
     assert text.startswith("1 failed to get the status of the job at 127.0.0.1:") and "hint: " in text
 
 
+def test_hint_without_an_endpoint(call):
+    """The hint shows the call in Python, and not the flag of the program."""
+    code = "import ragent\ntry:\n    ragent.status()\nexcept ragent.StatusError as error:\n    print(error)"
+    text = call(f"exec({code!r})")
+    assert 'hint: ' in text and '`ragent.status("HOST:PORT")`' in text, text
+
+
 def test_list_of_voters(call):
     """A list of voters is passed on: all of them are asked."""
     ports = [free_port() for _ in range(3)]

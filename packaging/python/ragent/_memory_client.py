@@ -26,6 +26,7 @@ import contextlib
 import json
 import mmap
 import os
+import select
 import socket
 import struct
 import sys
@@ -42,6 +43,8 @@ _MAX_REASON = 200
 _MAX_MAPPINGS = 3
 # The agent answers each request but `load` and `ranges` within 120 s.
 _PATIENCE = 180.0
+# The seconds of waiting for a buffer after which there is a warning.
+_SILENCE = 5.0
 # Buffers are asked for in multiples of this, so that objects whose size varies by some bytes do not need a new one.
 _GRAIN = 1 << 20
 
@@ -280,6 +283,17 @@ class Client:
                 check_peer(self._socket)
             self._socket.settimeout(patience)
             self._socket.sendall(json.dumps(request, ensure_ascii=False).encode())
+            # The first two checkpoints wait for no other rank.
+            if request["ask"] == "buffer" and len(self._mappings) > 1 and "waits" not in self._warned:
+                poll = select.poll()
+                poll.register(self._socket, select.POLLIN)
+                if not poll.poll(_SILENCE * 1000):
+                    self._warned.add("waits")
+                    _warn(
+                        f"rank {_get('RANK', '0')} has waited {_SILENCE:g} s in `save` of step {request['step']}: another rank has not "
+                        "saved an earlier step, or a copy to another node is slow; call `save` on every rank with the same steps; "
+                        "`ragent status` has a line `memory:`"
+                    )
             answer, descriptor = self._receive(self._socket)
         except (OSError, ValueError) as error:
             self._turn_off(error)

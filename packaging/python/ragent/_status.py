@@ -348,7 +348,8 @@ def status(endpoint: Optional[str] = None, *, timeout: Optional[float] = 30) -> 
         raise StatusError(str(cannot_start(program, error)), 1) from error
     if end.returncode:
         message = end.stderr.decode(errors="replace").strip()
-        raise StatusError(message.replace("error: ", "", 1), end.returncode)
+        message = message.replace("error: ", "", 1).replace("--rdzv-endpoint HOST:PORT", 'ragent.status("HOST:PORT")')
+        raise StatusError(message, end.returncode)
     try:
         state = read(Status, json.loads(end.stdout))
     except ValueError:
