@@ -23,7 +23,7 @@ def main():
     parser.add_argument("--folder", type=Path, default="checkpoints")
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--save-every", type=int, default=500)
-    parser.add_argument("--save-in-memory-every", type=int, default=10)
+    parser.add_argument("--save-in-memory-every", type=int, default=50)
     args = parser.parse_args()
     has_gpu = torch.cuda.is_available()
     if has_gpu:
