@@ -3,8 +3,10 @@
 
     .venv/bin/python scripts/record-demo.py --ragent target/release/ragent docs/demo.svg
 
-Long pauses, in which Python imports torch, are shortened to PAUSE_S. The times that the demo prints are the real ones. Tracebacks of
-workers are left out, because they contain paths of this machine.
+Long pauses, in which Python imports torch, are shortened to PAUSE_S. The times that the demo prints are the real ones. Two kinds of lines are
+left out: tracebacks of workers contain paths of this machine, and warnings are about its loopback addresses and the events that the demo causes.
+
+The picture begins with the last screen, which is also what a viewer without animations shows.
 """
 
 import argparse
@@ -23,7 +25,7 @@ CHAR_W, LINE_H, MARGIN = 8.4, 19, 14
 COMMAND = "make demo"
 # The number of lines that are printed if the demo fails.
 LAST_LINES = 40
-TRACEBACK = re.compile(r"agent \w \| \[rank\d+\]: ")
+LEFT_OUT = re.compile(r"agent \w \| (\[rank\d+\]: |(\S+ )?ragent: warning: )")
 # The time of a line, which is local and short on a terminal.
 TIME = re.compile(r"\d{4}-\d\d-\d\dT(\d\d:\d\d:\d\d)\.\d+Z")
 DEMO = pathlib.Path(__file__).resolve().parent.parent / "examples" / "digits" / "demo.py"
@@ -43,31 +45,33 @@ def record(ragent):
         for _, line in lines[-LAST_LINES:]:
             print(line, file=sys.stderr)
         sys.exit(f"error: the demo exits with {code}; its last lines are above")
-    return [(at, line) for at, line in lines if not TRACEBACK.match(line)]
+    return [(at, line) for at, line in lines if not LEFT_OUT.match(line)]
 
 
 def color(line):
     """The colour of a line: steps of the demo, the agents' lines, the workers' lines."""
     if line.startswith("=="):
         return "#e5c07b"
-    if "error" in line or "warning" in line:
+    if "error" in line:
         return "#e06c75"
     return "#98c379" if "ragent: " in line else "#c8ccd4"
 
 
 def svg(lines):
     """The picture: each line is shown from its time on. Older ones scroll out."""
-    lines = [(0.3, f"$ {COMMAND}"), *lines]
+    lines = [(0.0, f"$ {COMMAND}"), *lines]
     total = lines[-1][0] + END_S
     width, height = COLUMNS * CHAR_W + 2 * MARGIN, ROWS * LINE_H + 2 * MARGIN
-    style, text = [], []
+    # The delay lets the animation begin when the last line is shown.
+    animation = f"{total:.1f}s step-end -{total - END_S:.1f}s infinite"
+    style = [f"@media (prefers-reduced-motion:no-preference){{g,text{{animation:{animation}}}}}"]
+    text = []
     for number, (at, line) in enumerate(lines):
         share = 100 * at / total
         style.append(f"@keyframes l{number}{{0%,{share:.2f}%{{opacity:0}}{share + 0.01:.2f}%,100%{{opacity:1}}}}")
         y = MARGIN + (number + 1) * LINE_H - 5
         text.append(
-            f'<text y="{y}" x="{MARGIN}" fill="{color(line)}" '
-            f'style="animation:l{number} {total:.1f}s step-end infinite">{html.escape(line)}</text>'
+            f'<text y="{y}" x="{MARGIN}" fill="{color(line)}" style="animation-name:l{number}">{html.escape(line)}</text>'
         )
     scroll = []
     for number in range(ROWS, len(lines)):
@@ -82,7 +86,7 @@ def svg(lines):
         + "".join(style)
         + "</style>\n"
         f'<rect width="100%" height="100%" rx="8" fill="#21252b"/>\n'
-        f'<g style="animation:scroll {total:.1f}s step-end infinite">\n' + "\n".join(text) + "\n</g>\n</svg>\n"
+        f'<g transform="translate(0,-{last})" style="animation-name:scroll">\n' + "\n".join(text) + "\n</g>\n</svg>\n"
     )
 
 
