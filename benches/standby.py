@@ -4,7 +4,7 @@
     .venv/bin/python benches/standby.py --ragent target/release/ragent [--times N] [--only SCENARIO ...]
 
 Workers are `ddp_worker.py`: they train with gloo, and with NCCL on the GPUs of this machine with
-`--only gpu`, which is not measured otherwise. Jobs with `--standby` and with `--standby=none` are
+`--only gpu`. This, and two workers in place of four (`--only pair`), is not measured otherwise. Jobs with `--standby` and with `--standby=none` are
 broken in turn, and torchrun's where it can continue. A figure with standbys counts only if all workers
 were started from one: anything else is an error.
 
@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -206,15 +207,16 @@ class Scenario(NamedTuple):
 
 SCENARIOS = {
     "kill": Scenario("worker killed, all 4 train", 0.3, 0.6, Training.kills_ms),
+    "pair": Scenario("worker killed, both of 2 train", 0.3, 0.6, partial(Training.kills_ms, workers=2)),
     "spare": Scenario("agent killed, all 4 train after detection", 0.6, None, Training.takeovers_ms),
     "join": Scenario("node ready, all 4 train after join_settle", 0.5, None, Training.joins_ms),
     "first": Scenario("both nodes registered, all 4 train", 0.5, None, Training.first_starts_ms),
     "gpu": Scenario(f"worker killed, {GPUS} with a GPU train", None, None, Training.gpu_kills_ms),
 }
-# Scenarios that need no GPU.
-ON_PROCESSORS = [name for name in SCENARIOS if name != "gpu"]
+# The scenarios of a run that names none.
+ON_PROCESSORS = [name for name in SCENARIOS if name not in ("pair", "gpu")]
 # Most of its jobs do not train again, or only after a minute: see benches/recovery.py.
-OF_TORCHRUN = ("kill", "gpu")
+OF_TORCHRUN = ("kill", "pair", "gpu")
 TORCHRUN_LIMIT_S = 60
 
 
