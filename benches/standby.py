@@ -4,9 +4,9 @@
     .venv/bin/python benches/standby.py --ragent target/release/ragent [--times N] [--only SCENARIO ...]
 
 Workers are `ddp_worker.py`: they train with gloo, and with NCCL on the GPUs of this machine with
-`--only gpu`. This, and two workers in place of four (`--only pair`), is not measured otherwise. Jobs with `--standby` and with `--standby=none` are
-broken in turn, and torchrun's where it can continue. A figure with standbys counts only if all workers
-were started from one: anything else is an error.
+`--only gpu`. This, and two workers in place of four (`--only pair`), is not measured otherwise. Jobs
+with `--standby` and with `--standby=none` are broken in turn, and torchrun's where it can continue. A
+figure with standbys counts only if all workers were started from one: anything else is an error.
 
 Needs `cargo build --release -p ragent` and a Python with torch. A repetition of all scenarios takes two
 minutes and a half.
