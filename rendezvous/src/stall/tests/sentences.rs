@@ -16,7 +16,7 @@ fn missing_rank_is_named() {
     let lists = |node: u32| {
         let (late, others): (Vec<_>, Vec<_>) =
             (8 * node..8 * node + 8).partition(|rank| *rank == 118);
-        vec![launched("all_reduce", 6_650, &others), launched("all_reduce", 6_649, &late)]
+        vec![launched("all_reduce", 6_650, &others), finished("all_reduce", 6_649, &late)]
     };
     let of = |node, workers| digest(vec![records("c1", 512, lists(node))], workers);
     let mut late = worker(118, Activity::Other, "load_batch at data.py:88");
