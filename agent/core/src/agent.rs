@@ -313,7 +313,7 @@ impl Agent {
     /// Ends this node's part, because another job of this name goes on, which is led at `endpoint`.
     pub fn handle_other_job(&mut self, endpoint: String, born_ms: u64) {
         self.end_at_once(Ending::Closed(Outcome {
-            result: JobResult::OtherJob { endpoint, born_ms },
+            result: JobResult::OtherJob { endpoint, born_ms: Some(born_ms) },
             first_failure: None,
             other_failures: 0,
             further_failures: Vec::new(),

@@ -117,7 +117,7 @@ fn outcomes() -> Vec<Outcome> {
         JobResult::AllQuarantined,
         JobResult::FinalFailure,
         JobResult::RestartLoop { rounds: 100 },
-        JobResult::OtherJob { endpoint: "n7:29400".to_owned(), born_ms: u64::MAX },
+        JobResult::OtherJob { endpoint: "n7:29400".to_owned(), born_ms: Some(u64::MAX) },
     ];
     let outcome = |result| Outcome {
         result,

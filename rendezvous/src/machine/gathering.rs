@@ -14,11 +14,12 @@ use crate::{
     ids::{GroupRank, NodeId, Round, RoundId},
     limits::after,
     machine::{Availability, Rendezvous, closing::Failures, is_enough},
-    message::{DepartedNodes, Departure, JobResult, NodeDescription},
+    message::{DepartedNodes, Departure, JobResult, LINE_MAX, NodeDescription},
     phase::{Gathering, Phase, Running},
     ranks::{assign_ranks, sort_newcomers},
     saved_steps::SavedSteps,
     settings::{HostMember, SharedSettings},
+    stall::cut,
     table::{Past, Table},
 };
 
@@ -103,7 +104,8 @@ impl Rendezvous {
         [last_call, begins_at, join].into_iter().flatten().min()
     }
 
-    /// Closes the job for lack of nodes, if the join timeout has passed since `since`.
+    /// Closes the job, if the join timeout has passed since `since`: it has too few nodes, or an elder job of its name may
+    /// still run.
     pub(super) fn give_up_after(
         &mut self,
         now: Instant,
@@ -114,7 +116,11 @@ impl Rendezvous {
             return false;
         }
         let present = self.candidates(shared) + self.roster.young().len();
-        let result = if is_enough(present + self.roster.quarantined().len(), shared) {
+        let quarantined = self.roster.quarantined().len();
+        let result = if self.job_state.round == Round(0) && !self.other_jobs.is_empty() {
+            let endpoint = cut(self.other_jobs.join("; "), LINE_MAX);
+            JobResult::OtherJob { endpoint, born_ms: None }
+        } else if quarantined > 0 && is_enough(present + quarantined, shared) {
             JobResult::AllQuarantined
         } else {
             JobResult::JoinTimeout {

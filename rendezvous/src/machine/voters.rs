@@ -88,6 +88,7 @@ impl Rendezvous {
         if !self.begin(now) || matches!(self.phase, Phase::Closed(_)) {
             return;
         }
+        let born_ms = Some(born_ms);
         self.close(JobResult::OtherJob { endpoint, born_ms }, Failures::default());
         self.advance(now);
     }

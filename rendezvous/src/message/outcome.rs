@@ -124,12 +124,13 @@ pub enum JobResult {
         /// The number of these rounds.
         rounds: u32,
     },
-    /// An elder job of this name goes on, and this one is closed.
+    /// An elder job of this name goes on or may go on, and this one is closed.
     OtherJob {
-        /// The endpoint of its coordinator.
+        /// The endpoint of its coordinator. If that is not known: what is known of the job, as text.
         endpoint: String,
-        /// The time at which the elder job began, in milliseconds since the epoch.
-        born_ms: u64,
+        /// The time at which the elder job began, in milliseconds since the epoch; `None` if no coordinator of it
+        /// has answered within the join timeout.
+        born_ms: Option<u64>,
     },
 }
 

@@ -72,7 +72,13 @@ pub fn closed(outcome: &Outcome, title: &str) -> String {
             ),
             None => "ragent: all nodes have left the job".to_owned(),
         },
-        JobResult::OtherJob { endpoint, born_ms } => with_hint(
+        JobResult::OtherJob { endpoint, born_ms: None } => with_hint(
+            format!("error: this job did not begin within `join_timeout`: {endpoint}"),
+            Some(
+                "start the missing voters of that job again, or use another `--rdzv-id` for a new job",
+            ),
+        ),
+        JobResult::OtherJob { endpoint, born_ms: Some(born_ms) } => with_hint(
             format!(
                 "error: another job of this name, begun at {}, runs at {endpoint}; this one is closed",
                 clock::time_of_day_at(*born_ms)
