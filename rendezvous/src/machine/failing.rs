@@ -128,13 +128,13 @@ impl Rendezvous {
         }
     }
 
-    /// Drops the verdict, because the round was ended by its membership.
+    /// Drops the verdict, because the round was ended by its membership: `id` is lost or leaves.
     ///
-    /// Keeps it if every member has given a sign of life since the failure. A member that is lost
+    /// Keeps it if this member has given a sign of life since the failure. A member that is lost
     /// now, while the members stop, did not cause it.
-    pub(super) fn drop_verdict(&mut self) {
+    pub(super) fn drop_verdict(&mut self, id: &NodeId) {
         if let Phase::Regathering(regathering) = &mut self.phase
-            && regathering.verdict.take_if(|verdict| !verdict.awaited.is_empty()).is_some()
+            && regathering.verdict.take_if(|verdict| verdict.awaited.contains(id)).is_some()
         {
             info!(round = %regathering.group.round, "failure not charged: a member was lost");
             self.record_free_failure(FreeReason::MemberLost);

@@ -55,7 +55,7 @@ impl Rendezvous {
             group.set_state(id, MemberState::Lost(EvictReason::Silent));
             regathering.loss = Some(self.clock);
             self.record_eviction(id, EvictReason::Silent);
-            self.drop_verdict();
+            self.drop_verdict(id);
             return;
         }
         let has_expired = node.report.lease_expired && node.report.round == group.round;
@@ -66,9 +66,9 @@ impl Rendezvous {
             group.set_state(id, state);
         }
         match (&node.report.state, node.report.failure.clone()) {
-            (NodeState::Leaving { .. }, _) => self.drop_verdict(),
+            (NodeState::Leaving { .. }, _) => self.drop_verdict(id),
             // A member that was unreachable counts like a lost member.
-            _ if has_expired => self.drop_verdict(),
+            _ if has_expired => self.drop_verdict(id),
             (
                 NodeState::Preparing
                 | NodeState::Ready { .. }
@@ -99,7 +99,7 @@ impl Rendezvous {
             group.set_state(id, MemberState::Lost(how));
             regathering.loss = Some(now);
         }
-        self.drop_verdict();
+        self.drop_verdict(id);
     }
 
     /// Completes the next round as soon as possible: when every member is back, or no other will be.
@@ -221,7 +221,7 @@ impl Rendezvous {
             // It may have missed its admission, and not have reported since.
             self.roster.distrust_store(id, round);
             self.sync(id);
+            self.drop_verdict(id);
         }
-        self.drop_verdict();
     }
 }

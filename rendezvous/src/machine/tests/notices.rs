@@ -387,6 +387,26 @@ fn failure_ends_the_phase() {
     }
 }
 
+/// A failure during the phase of a node that leaves is charged, also if another member answers after that node has left.
+/// If the node has left before it could answer, its loss may be the cause.
+#[test]
+fn failure_in_the_phase_of_a_leaver_is_charged() {
+    for answers in [true, false] {
+        let mut t = running_with(2, 3, &["a", "b", "c"], |shared| shared.max_restarts = 0);
+        t.notice("b", leave());
+        let did = t.fail("c", Duration::ZERO);
+        let place = |wanted: Did| did.iter().position(|did| *did == wanted);
+        assert!(place(Did::Probe("b")) < place(Did::Restart("b", 1)), "{did:?}");
+        if answers {
+            t.alive("b");
+        }
+        t.tell("b", NodeState::Leaving { reaped: true }, leave(), None);
+        t.back("a");
+        t.back("c");
+        assert_eq!(t.result(), answers.then_some(JobResult::BudgetSpent));
+    }
+}
+
 /// A lost node is replaced at once, although others have time for a checkpoint.
 #[test]
 fn lost_node_ends_the_phase() {
