@@ -9,7 +9,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     mem,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use tracing::{debug, info};
@@ -126,6 +126,13 @@ impl Rendezvous {
         (is_first && !missing.is_zero()).then(|| now + missing)
     }
 
+    /// Returns true if the job has one node, and its agent is in the only process that can coordinate. Its silence then
+    /// means that the machine is busy: the loss of that process would end this coordinator as well.
+    fn is_alone(&self, id: &NodeId) -> bool {
+        let has_one = self.settings.shared.is_some_and(|shared| shared.nodes.max() == 1);
+        has_one && self.grant.is_none() && self.is_host(id)
+    }
+
     /// Registers a node: welcomes it, unless it was welcomed before, and sends its assignment.
     pub(super) fn register(&mut self, now: Instant, registration: Registration) {
         let peer = registration.peer();
@@ -140,7 +147,8 @@ impl Rendezvous {
         let may_have_missed = self.roster.get(&id).is_none()
             && peer.stream > FIRST_STREAM
             && known_round.round.round < self.job_state.round;
-        let counts = self.roster.register(now, registration, leases.coordinator, young_until);
+        let lease = if self.is_alone(&id) { Duration::MAX } else { leases.coordinator };
+        let counts = self.roster.register(now, registration, lease, young_until);
         let excluded = excluded(&self.roster);
         if excluded != before {
             let reason = excluded.map(|reason| reason.to_string());

@@ -6,7 +6,7 @@ use super::fixture::{Did, Fixture, SECOND, describe, ready};
 use crate::{
     effect::Effect,
     ids::{JobUid, NodeId},
-    message::{EvictReason, RefuseReason, ToNode, Welcome},
+    message::{EvictReason, NodeState, RefuseReason, ToNode, Welcome},
     settings::{JobState, Leases},
 };
 
@@ -104,4 +104,19 @@ fn spares_beyond_what_is_served_are_refused() {
     let refused = Did::Refuse("x", RefuseReason::TooManyNodes { limit: 1_200 });
     assert_eq!(t.join("x"), [refused]);
     assert_eq!(welcome(&mut Fixture::new(2, 2), "x").leases, Leases::default());
+}
+
+/// The node of a job of one node is not lost by the coordinator in its own process, however late its messages are. It
+/// still receives the outcome. Any other node is lost.
+#[test]
+fn only_node_is_not_lost_by_its_own_process() {
+    for (max, has_host) in [(1, true), (1, false), (2, true)] {
+        let mut t = Fixture::new(1, max);
+        t.settings.host = has_host.then(|| NodeId::new("a"));
+        t.restart_coordinator();
+        t.run(&["a"]);
+        t.advance(60 * SECOND);
+        let has_outcome = t.report("a", NodeState::Succeeded).contains(&Did::Close("a"));
+        assert_eq!(has_outcome, max == 1 && has_host, "{max} {has_host}");
+    }
 }
