@@ -329,7 +329,8 @@ mod tests {
         let good = "2026-01-01T00:00:00Z  INFO this machine is healthy again\n";
         let [admission] = read_admissions(1, 1, &format!("{bad}{good}{log}")).try_into().unwrap();
         assert!(!admission.is_unhealthy);
-        let end = "ragent: the job is saved at step 48,210: start it again, nothing is lost\n";
+        let end =
+            "ragent: the job is saved at step 48,210: start it again, and it goes on from there\n";
         assert_eq!(read_saved_end(end), Some(48_210));
         assert_eq!(read_saved_end(log), None);
     }

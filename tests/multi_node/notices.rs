@@ -94,7 +94,9 @@ fn all_nodes_save_and_leave() {
     for agent in agents {
         let end = agent.end();
         end.assert_code(5);
-        end.assert_stderr(&["the job is saved at step 7: start it again, nothing is lost"]);
+        end.assert_stderr(&[
+            "the job is saved at step 7: start it again, and it goes on from there",
+        ]);
     }
     sandbox.assert_nothing_left();
 }

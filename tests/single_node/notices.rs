@@ -52,7 +52,7 @@ fn all_ranks_save_before_the_job_ends() {
     end.assert_code(5);
     end.assert_stderr(&[
         "notice 1: all ranks have saved step 130 after",
-        "ragent: the job is saved at step 130: start it again, nothing is lost",
+        "ragent: the job is saved at step 130: start it again, and it goes on from there",
     ]);
     sandbox.assert_nothing_left();
 }

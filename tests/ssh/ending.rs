@@ -66,7 +66,9 @@ fn interrupt_is_a_notice() {
         let end = launch.end();
         end.assert_code(code);
         if saves {
-            end.assert_stderr(&["the job is saved at step 7: start it again, nothing is lost"]);
+            end.assert_stderr(&[
+                "the job is saved at step 7: start it again, and it goes on from there",
+            ]);
         }
         cluster.wait_until_nothing_left();
     }

@@ -103,7 +103,7 @@ fn last_agents_leave_between_rounds() {
             agent.signal(Signal::SIGTERM);
             let end = agent.end();
             end.assert_code(5);
-            end.assert_stderr(&["nothing is lost"]);
+            end.assert_stderr(&["and it goes on from there"]);
         }
         sandbox.assert_nothing_left();
     }

@@ -400,7 +400,7 @@ impl Ended {
                 format!("ragent: left the job because of {signal}")
             }
             Ending::Left { signal, saved_step: Some(step) } => format!(
-                "ragent: left the job because of {signal}; the job is saved at step {}: start it again, nothing is lost",
+                "ragent: left the job because of {signal}; the job is saved at step {}: start it again, and it goes on from there",
                 grouped(*step)
             ),
             Ending::Refused(reason) => refused(reason, settings, endpoint, title),
@@ -450,7 +450,10 @@ impl Ended {
                     DependsOn::OneHost => "check that this node can reach that port",
                 };
                 let saved = complete_step.filter(|_| *has_left).map(|step| {
-                    format!("\n  the job is saved at step {}, so nothing is lost", grouped(step))
+                    format!(
+                        "\n  the job is saved at step {}, and goes on from there",
+                        grouped(step)
+                    )
                 });
                 with_hint(format!("{what}{}", saved.unwrap_or_default()), Some(hint))
             }

@@ -29,8 +29,8 @@ pub enum Assignment {
         round: RoundId,
         /// The reason.
         reason: RestartReason,
-        /// The step up to which nothing is lost: all ranks have saved it for a notice, and have reported
-        /// nothing since.
+        /// The step from which the job goes on: all ranks have saved it for a notice, and no later round has
+        /// reported anything.
         complete_step: Option<u64>,
         /// The step in memory that was enough to end the phase of a notice.
         memory_step: Option<u64>,

@@ -22,8 +22,8 @@ pub struct Outcome {
     pub further_failures: Vec<WorkerFailure>,
     /// The total number of failures charged.
     pub restarts_used: u32,
-    /// The step up to which nothing is lost: all ranks have saved it for a notice, and have reported nothing
-    /// since.
+    /// The step from which the job goes on: all ranks have saved it for a notice, and no later round has
+    /// reported anything.
     pub complete_step: Option<u64>,
 }
 

@@ -16,7 +16,7 @@ pub fn closed(outcome: &Outcome, title: &str) -> String {
     match &outcome.result {
         JobResult::Succeeded => "ragent: the job has succeeded".to_owned(),
         JobResult::Saved { step } => format!(
-            "ragent: the job is saved at step {}: start it again, nothing is lost",
+            "ragent: the job is saved at step {}: start it again, and it goes on from there",
             grouped(*step)
         ),
         JobResult::NoProgress { rounds, step } => {
@@ -67,7 +67,7 @@ pub fn closed(outcome: &Outcome, title: &str) -> String {
         ),
         JobResult::AllLeft => match outcome.complete_step {
             Some(step) => format!(
-                "ragent: all nodes have left; the job is saved at step {}: start it again, nothing is lost",
+                "ragent: all nodes have left; the job is saved at step {}: start it again, and it goes on from there",
                 grouped(step)
             ),
             None => "ragent: all nodes have left the job".to_owned(),

@@ -126,8 +126,8 @@ pub enum Ending {
         was_registered: bool,
         /// True if its host had announced that it leaves.
         has_left: bool,
-        /// The step up to which nothing is lost: all ranks have saved it for a notice, and have reported
-        /// nothing since.
+        /// The step from which the job goes on: all ranks have saved it for a notice, and no later round has
+        /// reported anything.
         complete_step: Option<u64>,
     },
 }

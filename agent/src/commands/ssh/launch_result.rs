@@ -100,7 +100,9 @@ impl LaunchResult {
     pub(crate) fn report(&self) -> String {
         match self {
             Self::Succeeded => "ragent: the job has succeeded".to_owned(),
-            Self::Saved => "ragent: the job is saved: start it again, nothing is lost".to_owned(),
+            Self::Saved => {
+                "ragent: the job is saved: start it again, and it goes on from there".to_owned()
+            }
             Self::Interrupted { signal } => {
                 format!("ragent: ended on all hosts because of {signal}")
             }
