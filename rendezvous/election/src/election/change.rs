@@ -25,6 +25,7 @@ use crate::{
     election::{
         Answers, Effect, Election, Role,
         leader::ElectionLeader,
+        membership::Membership,
         message::{Answer, Lists, Replica, Request, VoterMessage, VoterSlot},
     },
     limits::LEARNERS_MAX,
@@ -48,8 +49,7 @@ const LEARNER_SILENT: Duration = Duration::from_secs(1);
 const LEASE_LEFT: Duration = Duration::from_millis(1_500);
 
 /// The time that a new leader waits for members before it refuses to replace a leaving voter. It
-/// waits no longer after two reports of the members: the first report has only the members that
-/// were there first.
+/// waits no longer once it knows as many as the last round had.
 const MEMBERS_WITHIN: Duration = Duration::from_secs(3);
 
 /// The pause between two changes of the voters, except for voters that leave. Otherwise, two
@@ -154,7 +154,6 @@ impl Election {
         if let Role::Leader(leader) = &mut self.role {
             leader.membership.members = report.members;
             leader.membership.wanted = report.wanted;
-            leader.membership.reports = leader.membership.reports.saturating_add(1);
             leader.has_nodes = report.has_nodes;
             self.review(now);
         }
@@ -236,9 +235,12 @@ impl Election {
         let has_slot_here = replica.lists.slots().any(|slot| slot.voter == Some(voter));
         let is_changing = replica.lists.before.is_some() || replica.version != leader.copied;
         // A leader that was just elected does not know all members yet.
-        let may_know_more =
-            leader.membership.reports < 2 && now < leader.membership.since + MEMBERS_WITHIN;
-        let has_learner = || leader.learners(replica).any(|m| !leader.is_leaving(Some(m.voter)));
+        let stays = |member: &&Member| !leader.is_leaving(Some(member.voter));
+        let Membership { members, leaving, since, .. } = &leader.membership;
+        let known = members.iter().filter(stays).count() + leaving.len();
+        let all = replica.job_state.as_ref().map_or(0, |job_state| job_state.round_size as usize);
+        let may_know_more = known < all && now < *since + MEMBERS_WITHIN;
+        let has_learner = || leader.learners(replica).any(|member| stays(&member));
         has_slot_here && (is_changing || may_know_more || has_learner())
     }
 

@@ -20,8 +20,6 @@ pub(super) struct Membership {
     pub(super) since: Instant,
     /// The time of the last change of the voters.
     pub(super) changed: Option<Instant>,
-    /// The number of reports of the members that were received.
-    pub(super) reports: u32,
     /// Step 2 of a change has begun, but is not yet stored by a majority.
     pub(super) is_completing: bool,
 }
@@ -34,7 +32,6 @@ impl Membership {
             leaving: Vec::new(),
             since: now,
             changed: None,
-            reports: 0,
             is_completing: false,
         }
     }

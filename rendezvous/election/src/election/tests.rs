@@ -174,7 +174,7 @@ fn millis(millis: u64) -> Duration {
 }
 
 fn job_state(round: u64) -> JobState {
-    JobState { round: Round(round), ..JobState::new(JobUid::new("job")) }
+    JobState { round: Round(round), round_size: 3, ..JobState::new(JobUid::new("job")) }
 }
 
 /// A vote that `place` asks for.

@@ -288,6 +288,33 @@ fn leaving_leader_is_replaced() {
     assert!(!voters.list(next).contains(&Some(leader as u64)));
 }
 
+/// A voter that leaves while the leader dies waits until the next leader knows as many members as the last round had: one
+/// that registers late replaces it.
+#[test]
+fn leaving_voter_waits_for_late_members() {
+    let mut voters = Voters::listed(4, 3);
+    let leader = voters.begin();
+    voters.register(3);
+    voters.pass(millis(1_000));
+    let [leaving, next] = [1, 2].map(|step| (leader + step) % 3);
+    voters.is_down[leader] = true;
+    voters.voters[leaving].handle_leaving(voters.now);
+    while voters.leader() != Some(next) {
+        voters.pass(millis(100));
+    }
+    let members = voters.members([next].into_iter());
+    for has_nodes in [false, true] {
+        let report = MembersReport { members: members.clone(), wanted: 3, has_nodes };
+        voters.voters[next].handle_members(voters.now, report);
+    }
+    voters.deliver();
+    voters.pass(millis(300));
+    assert!(!voters.voters[leaving].may_end());
+    voters.register(3);
+    voters.pass(millis(1_000));
+    assert!(voters.voters[leaving].may_end() && !voters.voters[leaving].is_needed());
+}
+
 /// A process that has lost its state file is another voter: it does not vote in the place of the former one, and
 /// replaces it as a member.
 #[test]
