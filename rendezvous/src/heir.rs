@@ -14,7 +14,7 @@ pub struct Member {
 /// The members of a job, as its coordinator reports them to the voter of its process.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct MembersReport {
-    /// The voters of the members, by rank, the lowest first.
+    /// The voters of the members: those at the hosts of voters first, and then by rank, the lowest first.
     pub members: Vec<Member>,
     /// The number of voters that the job should have.
     pub wanted: usize,

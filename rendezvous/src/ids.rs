@@ -79,6 +79,13 @@ text_id! {
     VoterAddress
 }
 
+impl VoterAddress {
+    /// Returns the address without its port.
+    pub fn host(&self) -> &str {
+        self.0.rsplit_once(':').map_or(&self.0, |(host, _)| host)
+    }
+}
+
 impl NodeId {
     /// Returns true if both are the same text in memory. Does not read the text.
     pub(crate) fn is(&self, other: &Self) -> bool {

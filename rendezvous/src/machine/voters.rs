@@ -1,6 +1,10 @@
 //! Follows the voters that elect the job's coordinators, and other jobs of the same name.
 
-use std::{collections::BTreeSet, mem, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+    time::Instant,
+};
 
 use tracing::warn;
 
@@ -32,7 +36,8 @@ pub(super) struct SilentVoters {
 
 impl Rendezvous {
     /// Returns the voters of the nodes in the newest round, by rank, and then the voters of other nodes that
-    /// could be in the next one.
+    /// could be in the next one. Before them come those at the hosts of voters, because they may have returned
+    /// without their state. A node that is not alone at its host does not.
     pub fn members(&self) -> MembersReport {
         let group = self.phase.group();
         let mut members: Vec<_> = group.into_iter().flat_map(|group| group.members()).collect();
@@ -43,11 +48,17 @@ impl Rendezvous {
         let others = self.roster.iter().map(|(_, node)| node).filter(|node| !is_member(node));
         let nodes = members.iter().filter_map(|(id, _)| self.roster.get(id)).chain(others);
         let stays = |node: &&RosterNode| node.attached && !node.is_leaving();
-        let voters: Vec<Member> = nodes
-            .filter(stays)
-            .filter_map(|node| node.description.voter.clone())
-            .take(MEMBERS_REPORTED_MAX)
-            .collect();
+        let mut voters: Vec<Member> =
+            nodes.filter(stays).filter_map(|node| node.description.voter.clone()).collect();
+        let mut at_hosts: BTreeMap<&str, u32> = BTreeMap::new();
+        for voter in &voters {
+            *at_hosts.entry(voter.address.host()).or_default() += 1;
+        }
+        let listed = self.settings.voters.iter().map(VoterAddress::host);
+        let returned: BTreeSet<String> =
+            listed.filter(|host| at_hosts.get(host) == Some(&1)).map(str::to_owned).collect();
+        voters.sort_by_key(|voter| !returned.contains(voter.address.host()));
+        voters.truncate(MEMBERS_REPORTED_MAX);
         let wanted = self.settings.voter_count.at_most(voters.len()).number();
         let min = self.settings.shared.map_or(1, |shared| shared.nodes.min() as usize);
         let has_nodes = matches!(self.phase, Phase::Running(_)) || self.roster.len() >= min;

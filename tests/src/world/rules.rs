@@ -10,7 +10,8 @@
 //! - g: after the last fault the job runs within a bounded time and keeps its leader, or has ended with one outcome. No agent dials more
 //!   often than its pauses allow.
 //! - h: a voter that has lost its state file begins no second job: see d.
-//! - i: after the last fault, each voter is alive, as far as there are enough nodes.
+//! - i: after the last fault, each voter is alive, as far as there are enough nodes. A host that has returned without its state has the place
+//!   of its earlier voter.
 //! - o: a leader that reaches etcd leads until it resigns, or until another process has put a record of a higher term into the key.
 
 use std::{
@@ -21,7 +22,7 @@ use std::{
 
 use ragent_election::election::{
     NewLeadership,
-    message::{Replica, VoterSlot},
+    message::{Lists, Replica, VoterSlot},
 };
 use ragent_rendezvous::{
     ids::{NodeId, Round, RoundId, Term, VoterAddress},
@@ -431,17 +432,36 @@ impl World {
         !mem::take(&mut self.record.is_majority_lost)
     }
 
+    /// Returns the lists of the voter that leads.
+    fn leading_lists(&self) -> Option<&Lists> {
+        let leader = self.leading_hosts().find(|host| self.knows_round(*host))?;
+        let process = self.processes.get(self.hosts[leader].process.as_ref()?)?;
+        Some(&process.voter.as_ref()?.election.replica().lists)
+    }
+
+    /// Checks rule i for hosts that have returned without their state. Returns false at the end of the world.
+    fn check_returned(&self) -> Result<bool, String> {
+        let Some(lists) = self.leading_lists() else { return Ok(false) };
+        let is_lost = |slot: &&VoterSlot| {
+            let host = host_of(&slot.address).and_then(|host| self.hosts[host].process.as_ref());
+            let process = host.and_then(|id| self.processes.get(id));
+            let process = process.filter(|process| process.agent.is_some());
+            process.filter(|process| process.started + STABLE_FOR < self.now).is_some_and(|there| {
+                let here = there.voter.as_ref().map(|voter| voter.id);
+                slot.voter.is_some() && lists.slots().all(|slot| slot.voter != here)
+            })
+        };
+        match lists.slots().find(is_lost) {
+            Some(slot) => Err(format!("rule i: {slot:?} of a host that has returned")),
+            None => Ok(false),
+        }
+    }
+
     /// Checks rule i. Returns false at the end of the world.
     fn check_voters(&self) -> Result<bool, String> {
-        let leader = self.leading_hosts().find(|host| self.knows_round(*host));
-        let leader = leader.and_then(|host| self.hosts[host].process.as_ref());
-        let process = leader.and_then(|id| self.processes.get(id));
-        let Some(voter) = process.and_then(|process| process.voter.as_ref()) else {
-            return Ok(true);
-        };
+        let Some(lists) = self.leading_lists() else { return Ok(true) };
         let alive: Vec<_> =
             self.processes.values().filter_map(|p| p.voter.as_ref()).map(|v| v.id).collect();
-        let lists = &voter.election.replica().lists;
         let dead: Vec<_> =
             lists.last.iter().filter(|s| s.voter.is_none_or(|v| !alive.contains(&v))).collect();
         let knowing = self.finding().filter(|replica| replica.has_round()).count();
@@ -506,7 +526,7 @@ impl World {
                 if self.now < since + settled_after + lasts || self.memory_goes_on() {
                     return Ok(true);
                 }
-                if self.checks_voters { self.check_voters() } else { Ok(false) }
+                if self.checks_voters { self.check_voters() } else { self.check_returned() }
             }
             Stage::Closed(since) => {
                 let is_checked = self.record.events.is_multiple_of(16);

@@ -1,7 +1,8 @@
 //! Replaces voters while the job runs.
 //!
 //! The leader replaces a voter that has been silent for 30 s, or that asks for it because its
-//! process ends. Like Raft's joint consensus, a change has two steps, so that two leaders can never
+//! process ends. One that returns without its state replaces the earlier one at its host. Like
+//! Raft's joint consensus, a change has two steps, so that two leaders can never
 //! be elected at once:
 //!
 //! 1. The old and the new list both count: the leader needs a majority of each.
@@ -103,13 +104,23 @@ impl ElectionLeader {
         answers: &Answers,
     ) -> Option<Vec<VoterSlot>> {
         let list = &replica.lists.last;
-        let is_free = |slot: &VoterSlot| list.iter().all(|other| other.address != slot.address);
+        // A host gets a second place only if no other host has a candidate.
+        let free = |list: &[VoterSlot]| {
+            let is_free = |slot: &VoterSlot| list.iter().all(|other| other.address != slot.address);
+            let at = |slot: &VoterSlot| {
+                list.iter().filter(|other| other.address.host() == slot.address.host()).count()
+            };
+            self.candidates(now, replica).filter(is_free).min_by_key(at)
+        };
         let wanted = self.membership.wanted.min(VOTERS_MAX);
-        let missing = wanted.saturating_sub(list.len());
-        let added: Vec<VoterSlot> =
-            self.candidates(now, replica).filter(is_free).take(missing).collect();
-        if missing > 0 && added.len() == missing {
-            return Some(list.iter().cloned().chain(added).collect());
+        let mut longer = list.clone();
+        while longer.len() < wanted
+            && let Some(added) = free(&longer)
+        {
+            longer.push(added);
+        }
+        if longer.len() > list.len() && longer.len() == wanted {
+            return Some(longer);
         }
         let has_changed =
             self.membership.changed.is_some_and(|changed| now < changed + CHANGE_INTERVAL);
@@ -121,9 +132,9 @@ impl ElectionLeader {
         // A voter that leaves comes first, because its process waits for it.
         bad.sort_by_key(|slot| !self.is_leaving(slot.voter));
         let replacement = |bad: &VoterSlot| {
-            let is_at_its_host = |slot: &VoterSlot| slot.address == bad.address;
+            let is_at_its_host = |slot: &VoterSlot| self.is_successor(&slot.address, bad);
             let at_its_host = self.candidates(now, replica).find(is_at_its_host);
-            at_its_host.or_else(|| self.candidates(now, replica).find(is_free))
+            at_its_host.or_else(|| free(list))
         };
         let (bad, next) = bad.into_iter().find_map(|slot| Some((slot, replacement(slot)?)))?;
         let replace = |slot: &VoterSlot| if slot == bad { next.clone() } else { slot.clone() };
@@ -134,16 +145,25 @@ impl ElectionLeader {
     /// another process at its host does not have its state.
     fn is_bad(&self, now: Instant, replica: &Replica, slot: &VoterSlot, answers: &Answers) -> bool {
         let Some(voter) = slot.voter else { return true };
-        let is_at_host = |member: &&Member| member.address == slot.address;
-        let mut at_host = self.membership.members.iter().filter(is_at_host);
         let answer = answers.get(&slot.address).filter(|answer| answer.at + LEARNER_SILENT > now);
-        let is_other = match answer {
-            Some(answer) => answer.voter != voter,
-            None => at_host.any(|member| member.voter != voter),
-        };
         let answered = self.grant_of(replica, slot).map(|grant| grant.answered);
         let last = answered.unwrap_or(self.membership.since);
+        let is_other = match answer {
+            Some(answer) => answer.voter != voter,
+            None => self.membership.members.iter().any(|member| {
+                let is_silent = member.address == slot.address || last + LEARNER_SILENT <= now;
+                member.voter != voter && is_silent && self.is_successor(&member.address, slot)
+            }),
+        };
         self.is_leaving(Some(voter)) || is_other || last + SILENT <= now
+    }
+
+    /// Returns true if the process at an address is at the host of a voter, in its place: it has the same port, or no
+    /// other member is at that host. Several agents of one machine cannot be told apart.
+    fn is_successor(&self, address: &VoterAddress, slot: &VoterSlot) -> bool {
+        let host = address.host();
+        let at_host = self.membership.members.iter().filter(|member| member.address.host() == host);
+        *address == slot.address || host == slot.address.host() && at_host.count() == 1
     }
 }
 

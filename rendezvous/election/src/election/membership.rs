@@ -10,7 +10,7 @@ use ragent_rendezvous::{
 /// Members that may become voters, and voters that leave.
 #[derive(Debug)]
 pub(super) struct Membership {
-    /// The voters of the members, by rank, the lowest first.
+    /// The voters of the members, as they were reported.
     pub(super) members: Vec<Member>,
     /// The number of voters that the job should have.
     pub(super) wanted: usize,

@@ -100,11 +100,11 @@ impl Voters {
                 }
             }
             let Some((to, message)) = requests.pop_front() else { return };
-            let (from, to) = (place(&message.address), place(&to));
-            let is_down = |place: usize| self.is_down.get(place).is_none_or(|is_down| *is_down);
-            if is_down(to) || is_down(from) {
-                continue;
-            }
+            let place = |at: &VoterAddress| {
+                let mut voters = self.voters.iter().zip(&self.is_down);
+                voters.position(|(voter, is_down)| voter.settings.address == *at && !is_down)
+            };
+            let (Some(from), Some(to)) = (place(&message.address), place(&to)) else { continue };
             if let Some(answer) = self.voters[to].handle_request(self.now, message) {
                 self.voters[from].handle_answer(self.now, answer);
             }

@@ -202,7 +202,7 @@ fn other_jobs_hold_the_first_round() {
     }
 }
 
-/// While another job may run, the job is closed after the join timeout. A last call that has begun before
+/// While another job may run, the job is closed after the join timeout, and the outcome names that job. A last call that has begun before
 /// is waited for.
 #[test]
 fn join_timeout_waits_for_the_last_call() {
@@ -369,6 +369,24 @@ fn members_report_names_a_job_that_can_go_on() {
     t.register_with(registration);
     let report = MembersReport { members: vec![voter], wanted: 1, has_nodes: true };
     assert_eq!(t.machine.members(), report);
+}
+
+/// A node at the host of a voter is reported before those with lower ranks: it may have returned without its state. If
+/// another node is at that host, neither is.
+#[test]
+fn returned_voters_are_reported_first() {
+    for (address, first) in [("b:1", "c:2"), ("c:3", "a:1")] {
+        let mut t = Fixture::new(1, 3);
+        t.settings.voters = vec![VoterAddress::new("c:1")];
+        t.restart_coordinator();
+        for (name, address) in [("a", "a:1"), ("b", address), ("c", "c:2")] {
+            let mut registration = t.registration_of(name, ready());
+            let voter = Member { voter: VoterId(7), address: VoterAddress::new(address) };
+            registration.node.voter = Some(voter);
+            t.register_with(registration);
+        }
+        assert_eq!(t.machine.members().members[0].address, VoterAddress::new(first));
+    }
 }
 
 const MS: Duration = Duration::from_millis(1);

@@ -332,6 +332,51 @@ fn voter_without_its_file_is_another_one() {
     assert_eq!(voters.led(leader).len(), 1);
 }
 
+/// A voter that returns without its state file has another port. It takes the place of the earlier voter at its host, and no
+/// second one, even if a third voter leaves at that moment.
+#[test]
+fn returning_voter_takes_the_place_of_its_host() {
+    for leaves in [false, true] {
+        let mut voters = Voters::listed(4, 3);
+        let leader = voters.begin();
+        voters.register(3);
+        voters.pass(millis(1_000));
+        let [lost, leaving] = [1, 2].map(|next| (leader + next) % 3);
+        let mut settings = voters.voters[lost].settings.clone();
+        (settings.voter, settings.process) = (VoterId(77), NodeId::new("another"));
+        settings.address = VoterAddress::new(format!("host{lost}:1"));
+        voters.start(lost, settings, Term(0));
+        voters.register(3);
+        voters.pass(millis(300));
+        if leaves {
+            voters.voters[leaving].handle_leaving(voters.now);
+            voters.deliver();
+        }
+        voters.pass(millis(3_000));
+        let third = if leaves { 3 } else { leaving };
+        let list: BTreeSet<_> = voters.list(leader).into_iter().collect();
+        assert_eq!(list, [leader, 77, third].map(|voter| Some(voter as u64)).into());
+    }
+}
+
+/// A silent voter is waited for, although another agent runs on its machine: it may return with its state.
+#[test]
+fn agents_of_one_machine_are_not_mixed_up() {
+    let mut voters = Voters::listed(5, 3);
+    let leader = voters.begin();
+    let lost = (leader + 1) % 3;
+    for place in [3, 4] {
+        let mut settings = voters.voters[place].settings.clone();
+        settings.address = VoterAddress::new(format!("host{lost}:{place}"));
+        voters.start(place, settings, Term(0));
+    }
+    voters.register(3);
+    voters.is_down[lost] = true;
+    voters.register(3);
+    voters.pass(millis(10_000));
+    assert!(voters.list(leader).contains(&Some(lost as u64)));
+}
+
 /// A listed host that returns without its state file, while all voters are on other hosts, learns of the job from these
 /// instead of beginning another one. As a member, it receives the state of the job.
 #[test]
