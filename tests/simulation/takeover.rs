@@ -100,7 +100,7 @@ fn every_bug_of_voter_changes_is_noticed() {
         (Bug::OnlyNewList, "a d", 0),
         (Bug::UnitedLists, "a d", 0),
         (Bug::NewListAtOnce, "a d g", 0),
-        (Bug::SlotsByAddress, "a d", 0),
+        (Bug::SlotsByAddress, "a d i", 0),
         (Bug::CountedNewcomer, "a d", 0),
         (Bug::IgnorantCandidate, "d", 1_750),
         (Bug::OldList, "a d f", 0),
