@@ -311,7 +311,6 @@ impl JobSpec {
             store_ports: conf.store_ports,
             memory: MemorySpec {
                 limit: errors.or_default(arguments.memory_limit()),
-                ports: conf.memory_ports,
                 failure_domain: errors.or_default(arguments.failure_domain()),
             },
             shares_store: matches!(rendezvous, RendezvousMethod::Static { .. })

@@ -17,8 +17,8 @@ use ragent_base::{
         connection::{ConnectionProgress, PeerAddress},
         connection_quota::{Bounds, ConnectionOrigin, ConnectionQuota},
         port::{
-            OwnUser, PortClient, PortProtocols, RegisteredNodes, TLS, VOTER_PROTOCOL,
-            VoterConnection, serve_connection,
+            OwnUser, PassedConnection, PortClient, PortProtocols, RegisteredNodes, TLS,
+            VOTER_PROTOCOL, serve_connection,
         },
     },
     secret::{Credentials, Origin as SecretOrigin, Secret, Unsecured},
@@ -133,6 +133,7 @@ impl Visit<'_> {
             credentials: setting.credentials.clone(),
             store: None,
             voters: setting.has_voter.then_some(voters),
+            memory: None,
             registered_nodes,
             nodes_max: 1,
         };
@@ -160,7 +161,7 @@ impl Visit<'_> {
     async fn exchange(
         &self,
         protocols: &PortProtocols,
-        voters: &mut mpsc::Receiver<VoterConnection>,
+        voters: &mut mpsc::Receiver<PassedConnection>,
     ) -> (Vec<u8>, Option<bool>) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
         let address = listener.local_addr().expect("a port");
@@ -183,7 +184,7 @@ impl Visit<'_> {
             // The quota closes a connection whose client neither asks nor leaves.
             assert!(ended.is_ok() || !is_closed, "the connection does not end");
             // Dropping the voter's connection closes it.
-            voters.try_recv().ok().map(|connection| connection.is_own_user)
+            voters.try_recv().ok().map(|connection| connection.peer.is_own_user)
         };
         let talk = async {
             // The port may close it at any time.

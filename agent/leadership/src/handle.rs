@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ragent_base::{net::port::VoterConnection, spec::Endpoint};
+use ragent_base::{net::port::PassedConnection, spec::Endpoint};
 use ragent_election::election::{self, OtherJob, message::Replica};
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
@@ -39,7 +39,7 @@ pub struct RunningLeadership {
     /// The queue of commands.
     pub commands: Commands,
     /// The queue of connections of other voters, for the agent's port; `None` without voters.
-    pub connections: Option<mpsc::Sender<VoterConnection>>,
+    pub connections: Option<mpsc::Sender<PassedConnection>>,
 }
 
 /// The handle of the leadership. A clone is cheap, and does not keep the leadership running.

@@ -19,21 +19,17 @@ use std::{
     collections::{HashMap, VecDeque},
     fs::File,
     io,
-    net::{SocketAddr, TcpListener as StdTcpListener},
     path::{Path, PathBuf},
     sync::Arc,
     time::Instant,
 };
 
 use nix::unistd::Pid;
-use ragent_base::{secret::Credentials, sys::clock};
+use ragent_base::{net::port::PassedConnection, secret::Credentials, sys::clock};
 use ragent_core::memory::{Answer, Buffer, Effect, Input, TransferEnd, TransferId};
 use ragent_rendezvous::ids::{JobUid, LocalRank, RoundId};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::{mpsc, watch},
-};
-use tracing::{debug, warn};
+use tokio::sync::{mpsc, watch};
+use tracing::warn;
 
 #[cfg(any(test, feature = "testing"))]
 pub use self::transport::fuzzing;
@@ -54,8 +50,8 @@ pub struct MemoryServiceSettings {
     pub credentials: Credentials,
     /// The folder in which the sockets of workers are, in a folder of their own.
     pub socket_dir: PathBuf,
-    /// The listener for other agents; `None` if there is none.
-    pub listener: Option<StdTcpListener>,
+    /// The connections of other agents; `None` if content must not cross the network.
+    pub connections: Option<mpsc::Receiver<PassedConnection>>,
 }
 
 /// The input and output of checkpoints in memory.
@@ -63,9 +59,7 @@ pub struct MemoryServiceSettings {
 pub struct MemoryService {
     credentials: Credentials,
     socket_dir: PathBuf,
-    listener: Option<TcpListener>,
-    /// The time until which no connection is accepted, after a failure.
-    rest_until: Option<Instant>,
+    connections: Option<mpsc::Receiver<PassedConnection>>,
     job: watch::Sender<Option<JobUid>>,
     buffers: Buffers,
     /// Started by the first work.
@@ -89,20 +83,14 @@ pub struct MemoryService {
 }
 
 impl MemoryService {
-    /// Creates the service. Without a secret or certificates, it does not listen.
-    ///
-    /// # Errors
-    ///
-    /// Returns the system's error if the listener cannot be polled.
-    pub fn new(settings: MemoryServiceSettings) -> io::Result<Self> {
-        let MemoryServiceSettings { credentials, socket_dir, listener } = settings;
-        let listener = listener.filter(|_| credentials.is_secured());
+    /// Creates the service.
+    pub fn new(settings: MemoryServiceSettings) -> Self {
+        let MemoryServiceSettings { credentials, socket_dir, connections } = settings;
         let (events, received) = mpsc::channel(limits::EVENTS);
-        Ok(Self {
+        Self {
             credentials,
             socket_dir,
-            listener: listener.map(TcpListener::from_std).transpose()?,
-            rest_until: None,
+            connections,
             job: watch::Sender::new(None),
             buffers: Buffers::default(),
             working: None,
@@ -116,7 +104,7 @@ impl MemoryService {
             received,
             failed: VecDeque::new(),
             watch_at: None,
-        })
+        }
     }
 
     /// Sets the job. Agents of other jobs are refused. Connections wait for this.
@@ -124,9 +112,9 @@ impl MemoryService {
         self.job.send_replace(Some(job));
     }
 
-    /// Returns the port at which other agents reach this one; `None` if content must not cross the network.
-    pub fn port(&self) -> Option<u16> {
-        self.listener.as_ref()?.local_addr().ok().map(|address| address.port())
+    /// Returns true if other agents reach this one.
+    pub fn is_reached(&self) -> bool {
+        self.connections.is_some()
     }
 
     /// Returns the folder with the sockets of the workers, while they are open.
@@ -206,19 +194,14 @@ impl MemoryService {
             if let Some(input) = self.failed.pop_front() {
                 return input;
             }
-            let is_resting = self.rest_until.is_some();
             let input = tokio::select! {
                 Some(event) = self.received.recv() => self.handle(event),
                 () = clock::until(self.watch_at) => {
                     self.watch_at = Some(clock::now() + limits::WATCH_INTERVAL);
                     Some(Input::Left(memory_left()))
                 }
-                accepted = accept(self.listener.as_ref()), if !is_resting => {
-                    self.admit(accepted);
-                    None
-                }
-                () = clock::until(self.rest_until) => {
-                    self.rest_until = None;
+                Some(connection) = next_of(&mut self.connections) => {
+                    self.serve(connection);
                     None
                 }
             };
@@ -419,18 +402,10 @@ impl MemoryService {
         }
     }
 
-    fn admit(&mut self, accepted: io::Result<(TcpStream, SocketAddr)>) {
-        let accepted = accepted.and_then(|(stream, peer)| Ok((stream.into_std()?, peer)));
-        match accepted {
-            Ok((stream, peer)) => {
-                if let Some((threads, transport)) = self.working() {
-                    transport.serve(&threads.handle, stream, peer.ip().to_canonical());
-                }
-            }
-            Err(error) => {
-                debug!(%error, "failed to accept a connection of another agent");
-                self.rest_until = Some(clock::now() + limits::ACCEPT_PAUSE);
-            }
+    fn serve(&mut self, connection: PassedConnection) {
+        if let Some((threads, transport)) = self.working() {
+            let transport = Arc::clone(transport);
+            threads.handle.spawn(async move { transport.serve(connection).await });
         }
     }
 }
@@ -450,11 +425,10 @@ fn warn_of_sockets(error: &io::Error) {
     warn!(%error, "failed to open the sockets for checkpoints in memory; workers start without them");
 }
 
-async fn accept(listener: Option<&TcpListener>) -> io::Result<(TcpStream, SocketAddr)> {
-    match listener {
-        Some(listener) => listener.accept().await,
-        None => std::future::pending().await,
-    }
+async fn next_of(
+    connections: &mut Option<mpsc::Receiver<PassedConnection>>,
+) -> Option<PassedConnection> {
+    connections.as_mut()?.recv().await
 }
 
 #[cfg(test)]

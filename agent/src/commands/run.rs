@@ -466,7 +466,7 @@ async fn take_part(
     let registrations = registered(spec, socket.as_deref(), &services.name);
     renew(registration.as_ref(), &registrations);
     let stores = WorkerStores::new(stores, services.store_port_mode(spec));
-    let memory = services.memory_service(spec).map_err(system("listen for other agents"))?;
+    let memory = services.memory_service(spec);
     let since = (!spec.is_first_start()).then_some(began);
     let agent = services.agent_spec(spec, log, measures, start_screen, since);
     let mut coordinator = services.coordinator();

@@ -372,8 +372,8 @@ async fn run_agent(
     let memory = MemoryService::new(MemoryServiceSettings {
         credentials: spec.credentials.clone(),
         socket_dir: ThisHost.socket_dir(),
-        listener: None,
-    })?;
+        connections: None,
+    });
     let mut agent = pin!(driver::drive(
         spec,
         (stores, memory),

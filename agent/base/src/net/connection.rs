@@ -38,9 +38,9 @@ pub enum ConnectionStep {
     /// The first byte has arrived, from an unknown connection.
     Begun,
     /// The peer has proven that it belongs to the job.
-    Authenticated,
-    /// The protocol is HTTP.
-    IsHttp,
+    Authenticated(PeerAddress),
+    /// The protocol is not that of a store.
+    NotStoreClient,
     /// The first request is complete.
     Served,
 }

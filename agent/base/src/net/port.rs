@@ -7,6 +7,7 @@
 //! | a capital letter | HTTP/1.1, or HTTP/2 with gRPC |
 //! | [`TLS`] | TLS with HTTP inside |
 //! | [`VOTER_PROTOCOL`] | another voter; with a secret, TLS follows |
+//! | [`MEMORY_PROTOCOL`] | another agent, for checkpoints in memory; TLS follows |
 //!
 //! A connection with another first byte is closed.
 
@@ -40,7 +41,7 @@ use super::{
     connection_quota::{Bounds, ConnectionId, ConnectionOrigin, ConnectionQuota},
     http,
     refusals::Refusals,
-    secure_stream::{self, AcceptError},
+    secure_stream::{self, AcceptError, MEMORY_PROTOCOL},
 };
 use crate::{
     net::limits,
@@ -67,17 +68,18 @@ pub const TLS: u8 = 0x16;
 /// The first byte of a connection between voters; with a secret, TLS follows.
 pub const VOTER_PROTOCOL: u8 = 0xee;
 
-/// A connection of another voter; nothing of it has been read.
+/// A connection that another part of this process serves; nothing of it has been read.
 #[derive(Debug)]
-pub struct VoterConnection {
+pub struct PassedConnection {
     /// The socket.
     pub stream: StdTcpStream,
     /// Its source.
     pub peer: PeerAddress,
-    /// True if it is a socket of this user on this machine.
-    pub is_own_user: bool,
     /// The processes that the port has refused.
     pub refusals: Arc<Refusals>,
+    /// The port counts the connection until this is used, once the peer has authenticated itself, or dropped. If the port has closed the
+    /// connection, this is closed.
+    pub authenticated: oneshot::Sender<()>,
 }
 
 /// gRPC and HTTP, for each kind of client.
@@ -103,7 +105,9 @@ pub struct PortProtocols {
     /// `TCPStore`; `None`: such connections are closed.
     pub store: Option<PortStore>,
     /// Connections of other voters; `None`: they are closed.
-    pub voters: Option<mpsc::Sender<VoterConnection>>,
+    pub voters: Option<mpsc::Sender<PassedConnection>>,
+    /// Connections of other agents for checkpoints in memory; `None`: they are closed.
+    pub memory: Option<mpsc::Sender<PassedConnection>>,
     /// The registered nodes.
     pub registered_nodes: watch::Receiver<RegisteredNodes>,
     /// The nodes of the job, whose first registrations may wait here at the same time.
@@ -123,6 +127,7 @@ impl PortProtocols {
             credentials: Credentials::unsecured(Unsecured::Chosen),
             store: None,
             voters: None,
+            memory: None,
             // No address is known.
             registered_nodes: watch::channel(RegisteredNodes::default()).1,
             nodes_max: 0,
@@ -153,6 +158,18 @@ impl PortProtocols {
             OwnUser::No if is_private => strangers,
             OwnUser::Yes | OwnUser::No | OwnUser::Unknown => members,
         }
+    }
+
+    /// Returns a connection for another part of this process, and the end of its authentication; `None` if the system refuses it.
+    fn passed(
+        &self,
+        stream: TcpStream,
+        peer: PeerAddress,
+    ) -> Option<(PassedConnection, oneshot::Receiver<()>)> {
+        let (authenticated, end) = oneshot::channel();
+        let stream = stream.into_std().ok()?;
+        let refusals = Arc::clone(&self.http.refusals);
+        Some((PassedConnection { stream, peer, refusals, authenticated }, end))
     }
 
     /// Returns true if agents of the job are registered from this address.
@@ -188,6 +205,7 @@ pub async fn serve_port(
         tasks: JoinSet::new(),
         connections: HashMap::new(),
         handles: BTreeMap::new(),
+        members: BTreeSet::new(),
         is_private,
         progress,
         rest_until: None,
@@ -232,6 +250,8 @@ struct Port {
     tasks: JoinSet<()>,
     connections: HashMap<task::Id, ConnectionId>,
     handles: BTreeMap<ConnectionId, Handle>,
+    /// The addresses from which processes have proven that they belong to the job.
+    members: BTreeSet<IpAddr>,
     /// True if the port serves this user only.
     is_private: bool,
     progress: mpsc::Sender<(ConnectionId, ConnectionStep)>,
@@ -274,8 +294,15 @@ impl Port {
     fn handle_step(&mut self, connection: ConnectionId, step: ConnectionStep) {
         match step {
             ConnectionStep::Begun => self.quota.handle_begun(connection),
-            ConnectionStep::Authenticated => self.quota.handle_authenticated(connection),
-            ConnectionStep::IsHttp => self.quota.handle_not_store_client(clock::now(), connection),
+            ConnectionStep::Authenticated(peer) => {
+                self.quota.handle_authenticated(connection);
+                if !peer.is_here && self.members.len() < limits::MAX_CONNECTIONS {
+                    self.members.insert(peer.ip);
+                }
+            }
+            ConnectionStep::NotStoreClient => {
+                self.quota.handle_not_store_client(clock::now(), connection);
+            }
             ConnectionStep::Served => {
                 let protocols = Arc::clone(&self.protocols);
                 self.quota.handle_served(connection, |ip| protocols.knows(ip));
@@ -380,7 +407,10 @@ impl Port {
             // If the kernel does not answer, the machine is assumed to have one user. That is too weak an
             // assumption for a voter, and for pages that need the secret otherwise.
             OwnUser::Unknown => true,
-            OwnUser::No => !address.is_here && self.protocols.knows(address.ip),
+            OwnUser::No => {
+                let ip = address.ip;
+                !address.is_here && (self.members.contains(&ip) || self.protocols.knows(ip))
+            }
         };
         if is_known { ConnectionOrigin::Known } else { ConnectionOrigin::Unknown }
     }
@@ -426,13 +456,13 @@ pub async fn serve_connection(
         Ok(1) => first[0],
         Ok(_) | Err(_) => return,
     };
-    let is_http = matches!(first, b'A'..=b'Z' | TLS);
-    if is_http {
-        progress.report(ConnectionStep::IsHttp).await;
+    let is_counted = matches!(first, b'A'..=b'Z' | TLS | MEMORY_PROTOCOL);
+    if is_counted {
+        progress.report(ConnectionStep::NotStoreClient).await;
     }
     let origin =
         if may_read.is_none() { ConnectionOrigin::Known } else { ConnectionOrigin::Unknown };
-    if is_http && let Some(may_read) = may_read {
+    if is_counted && let Some(may_read) = may_read {
         progress.report(ConnectionStep::Begun).await;
         if may_read.await.is_err() {
             return;
@@ -452,18 +482,22 @@ pub async fn serve_connection(
             Box::pin(http::serve(stream, peer, router, origin, progress)).await;
         }
         TLS => Box::pin(serve_tls(stream, peer, protocols, progress)).await,
-        VOTER_PROTOCOL => match (&protocols.voters, stream.into_std()) {
-            (Some(voters), Ok(stream)) => {
-                // If the queue is full or the voter has ended, the connection is closed.
-                let is_own_user = own_user == OwnUser::Yes;
-                let refusals = Arc::clone(&protocols.http.refusals);
-                let connection = VoterConnection { stream, peer, is_own_user, refusals };
+        VOTER_PROTOCOL => {
+            // It has limits of its own. If the queue is full or the voter has ended, the connection is closed.
+            let passed = protocols.passed(stream, peer).zip(protocols.voters.as_ref());
+            if let Some(((connection, _), voters)) = passed {
                 let _ = voters.try_send(connection);
             }
-            (None, _) | (_, Err(_)) => {
-                debug!(peer = %peer.ip, "connection closed: this agent is not a voter");
+        }
+        MEMORY_PROTOCOL => {
+            let passed = protocols.passed(stream, peer).zip(protocols.memory.as_ref());
+            if let Some(((connection, authenticated), memory)) = passed
+                && memory.send(connection).await.is_ok()
+                && authenticated.await.is_ok()
+            {
+                progress.report(ConnectionStep::Authenticated(peer)).await;
             }
-        },
+        }
         byte => {
             debug!(peer = %peer.ip, byte, "connection closed: unknown protocol");
         }
@@ -486,14 +520,13 @@ async fn serve_tls(
     let _ = stream.set_nodelay(true);
     // The quota has the deadline.
     match secure_stream::accept(stream, &protocols.credentials).await {
-        Ok(stream) if stream.get_ref().1.alpn_protocol() == Some(ALPN_VOTER) => {
-            debug!(peer = %peer.ip, "connection closed: the protocol of voters has a byte before TLS");
-        }
-        Ok(stream) if stream.get_ref().1.alpn_protocol() == Some(ALPN_MEMORY) => {
-            debug!(peer = %peer.ip, "connection closed: checkpoints have a port of their own");
+        Ok(stream)
+            if matches!(stream.get_ref().1.alpn_protocol(), Some(ALPN_VOTER | ALPN_MEMORY)) =>
+        {
+            debug!(peer = %peer.ip, "connection closed: its protocol has a byte before TLS");
         }
         Ok(stream) => {
-            progress.report(ConnectionStep::Authenticated).await;
+            progress.report(ConnectionStep::Authenticated(peer)).await;
             let router = protocols.http.members.clone();
             http::serve(stream, peer, router, ConnectionOrigin::Known, progress).await;
         }

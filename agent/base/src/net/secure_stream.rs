@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::SocketAddr,
+    net::{SocketAddr, TcpStream as StdTcpStream},
     pin::Pin,
     sync::{Arc, OnceLock},
     task::{Context, Poll},
@@ -11,7 +11,7 @@ use std::{
 
 use rustls::{AlertDescription, Error as TlsError, pki_types::ServerName};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
     net::TcpStream,
     time::timeout,
 };
@@ -20,9 +20,12 @@ use tokio_rustls::{LazyConfigAcceptor, TlsConnector, TlsStream};
 use super::{authentication, dial};
 use crate::{
     net::limits,
-    secret::{CertificateFacts, ClientTls, Credentials, Mismatch, is_of_certificate},
+    secret::{ALPN_MEMORY, CertificateFacts, ClientTls, Credentials, Mismatch, is_of_certificate},
     sys::clock,
 };
+
+/// The first byte of a connection between agents for checkpoints in memory; TLS follows.
+pub const MEMORY_PROTOCOL: u8 = 0xef;
 
 /// A connection between two processes of a job.
 #[derive(Debug)]
@@ -127,7 +130,10 @@ pub async fn connect(
     alpn: &[u8],
 ) -> Result<SecureStream, DialError> {
     let client = authentication::choose(address, credentials).await;
-    let stream = dial(address).await?;
+    let mut stream = dial(address).await?;
+    if alpn == ALPN_MEMORY {
+        stream.write_all(&[MEMORY_PROTOCOL]).await?;
+    }
     match client {
         Some(client) => {
             let opened = OpenedStream { stream, address, client, limit: limits::HANDSHAKE_TIMEOUT };
@@ -211,6 +217,9 @@ pub enum AcceptError {
     /// Its first message is that of a process with the secret, but it has not proven that it knows the secret.
     #[error("it has not proven that it knows the secret")]
     Unproven,
+    /// The protocol inside TLS is not that of the byte before it.
+    #[error("it uses another protocol")]
+    OtherProtocol,
 }
 
 impl AcceptError {
@@ -255,6 +264,33 @@ pub async fn accept(
     }
     let stream = hello.into_stream(config).await;
     Ok(stream.map_err(|error| AcceptError::of(&error, credentials))?.into())
+}
+
+/// Accepts a connection whose first byte precedes TLS, for the protocol `alpn`. Without a secret or certificates, no TLS follows.
+///
+/// # Errors
+///
+/// Returns [`AcceptError`] if the process has not authenticated itself.
+pub async fn accept_after_byte(
+    stream: StdTcpStream,
+    credentials: &Credentials,
+    alpn: &[u8],
+) -> Result<SecureStream, AcceptError> {
+    let opened = async {
+        let mut stream = TcpStream::from_std(stream)?;
+        stream.set_nodelay(true)?;
+        stream.read_u8().await?;
+        io::Result::Ok(stream)
+    };
+    let stream = opened.await.map_err(|_| AcceptError::Incomplete)?;
+    if !credentials.is_secured() {
+        return Ok(SecureStream::Plain(stream));
+    }
+    let stream = accept(stream, credentials).await?;
+    match stream.get_ref().1.alpn_protocol() {
+        Some(protocol) if protocol == alpn => Ok(stream.into()),
+        Some(_) | None => Err(AcceptError::OtherProtocol),
+    }
 }
 
 impl AsyncRead for SecureStream {

@@ -2,7 +2,7 @@
 
 use ragent_rendezvous::{message::MEMORY_BYTES_MAX, settings::MEMORY_COPIES_MAX};
 
-use super::{StorePorts, UsageError, arguments::Arguments};
+use super::{UsageError, arguments::Arguments};
 use crate::sys::host::Host;
 
 /// The checkpoints in the memory of this node.
@@ -10,8 +10,6 @@ use crate::sys::host::Host;
 pub struct MemorySpec {
     /// The most memory for them, in bytes; zero if there are none. `None`: a part of the node's memory.
     pub limit: Option<u64>,
-    /// The ports on which this agent may offer them to others.
-    pub ports: StorePorts,
     /// The nodes of one failure domain are lost together. If empty, it is the host.
     pub failure_domain: String,
 }

@@ -34,8 +34,6 @@ pub struct RdzvConf {
     pub is_host: Option<bool>,
     /// Ports of the workers' store.
     pub store_ports: StorePorts,
-    /// Ports at which other agents fetch checkpoints in memory.
-    pub memory_ports: StorePorts,
     /// The size of a round is a multiple of this number, if given.
     pub node_unit: Option<NonZeroU32>,
     /// True if `join_timeout` is given.
@@ -53,7 +51,7 @@ pub struct RdzvConf {
 }
 
 /// All keys with their meaning; the error for an unknown key lists them.
-const KEYS: [(&str, ConfKey); 28] = [
+const KEYS: [(&str, ConfKey); 27] = [
     ("ca_cert", ConfKey::Etcd(|etcd| &mut etcd.authorities)),
     ("cacert", ConfKey::Etcd(|etcd| &mut etcd.authorities)),
     ("cas_backoff_max_seconds", ConfKey::NotNeeded),
@@ -70,7 +68,6 @@ const KEYS: [(&str, ConfKey); 28] = [
     ("keep_alive_max_attempt", ConfKey::NotNeeded),
     ("key", ConfKey::Etcd(|etcd| &mut etcd.key)),
     ("last_call_timeout", ConfKey::PositiveSeconds(|t| &mut t.last_call)),
-    ("memory_port", ConfKey::MemoryPort),
     ("node_unit", ConfKey::NodeUnit),
     ("protocol", ConfKey::Etcd(|etcd| &mut etcd.protocol)),
     ("read_timeout", ConfKey::NotNeeded),
@@ -92,7 +89,6 @@ enum ConfKey {
     /// A value for etcd.
     Etcd(fn(&mut EtcdConf) -> &mut Option<String>),
     IsHost,
-    MemoryPort,
     NodeUnit,
     /// A key of torchrun for something that ragent does not have.
     NotNeeded,
@@ -148,10 +144,6 @@ impl RdzvConf {
             ConfKey::Etcd(field) => *field(&mut self.etcd) = Some(value.to_owned()),
             ConfKey::IsHost => {
                 self.is_host = Some(boolean(value).ok_or_else(|| wrong("true or false"))?);
-            }
-            ConfKey::MemoryPort => {
-                self.memory_ports =
-                    store_ports(value).ok_or_else(|| wrong("a port N or a range of ports N-M"))?;
             }
             ConfKey::NodeUnit => {
                 self.node_unit = Some(value.parse().map_err(|_| wrong("a positive number"))?);

@@ -39,9 +39,6 @@ impl PartKeeper {
             return None;
         }
         let why = match self.settings.address {
-            None if self.settings.is_secured => {
-                "this node cannot listen for them; read the log of its agent"
-            }
             None => "the job has no secret (ragent secret --init)",
             Some(_) => "no other node is on another host and in another failure domain",
         };

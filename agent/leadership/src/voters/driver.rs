@@ -15,7 +15,7 @@ use std::{
 };
 
 use ragent_base::{
-    net::{bounded_connections::Connections, port::VoterConnection},
+    net::{bounded_connections::Connections, port::PassedConnection},
     secret::Credentials,
     spec::Endpoint,
     sys::{
@@ -54,7 +54,7 @@ use crate::{Mandate, Superseded};
 /// The inputs from the rest of the agent.
 pub(super) struct Inputs {
     pub commands: mpsc::Receiver<LeadershipCommand>,
-    pub connections: mpsc::Receiver<VoterConnection>,
+    pub connections: mpsc::Receiver<PassedConnection>,
 }
 
 /// The values that the voter publishes to the rest of the agent.
@@ -364,9 +364,10 @@ impl VoterDriver {
 
     /// Serves a connection. Requests that do not come from the address of a voter only show a job, and nothing else in them counts. Their
     /// connections have a limit of their own.
-    fn accept(&mut self, connection: VoterConnection) {
-        let VoterConnection { peer, is_own_user, .. } = connection;
-        let sender = Sender { ip: peer.ip, is_own_user: peer.is_here.then_some(is_own_user) };
+    fn accept(&mut self, connection: PassedConnection) {
+        let peer = connection.peer;
+        let is_own_user = peer.is_here.then_some(peer.is_own_user);
+        let sender = Sender { ip: peer.ip, is_own_user };
         if sender.is_own_user == Some(false) {
             return debug!("connection closed: the peer belongs to another user of this machine");
         }

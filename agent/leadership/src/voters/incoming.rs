@@ -1,18 +1,15 @@
 //! Serves a connection from another voter, or from a process that shows its job: reads requests, and sends the machine's answers.
 
-use std::net::TcpStream as StdTcpStream;
-
 use ragent_base::{
     net::{
-        port::VoterConnection,
+        port::PassedConnection,
         secure_stream::{self, AcceptError, SecureStream},
     },
     secret::{ALPN_VOTER, Credentials},
 };
 use ragent_proto::convert::voter::FromVoter;
 use tokio::{
-    io::{self, AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    io::{self, AsyncWriteExt},
     sync::{mpsc, oneshot},
     task,
     time::timeout,
@@ -29,61 +26,25 @@ use super::{
 
 /// Reads the byte that identifies the protocol, and authenticates the connection if there is a secret. Returns `None` if the connection is
 /// closed. A process that fails to authenticate itself is recorded as refused.
-async fn open(connection: VoterConnection, credentials: &Credentials) -> Option<SecureStream> {
-    let VoterConnection { stream, peer, refusals, .. } = connection;
-    let opened = timeout(limits::OPEN_TIMEOUT, authenticate(stream, credentials)).await;
-    match opened {
-        Ok(Ok(stream)) => Some(stream),
-        Ok(Err(NotOpened::Closed)) => {
+async fn open(connection: PassedConnection, credentials: &Credentials) -> Option<SecureStream> {
+    let PassedConnection { stream, peer, refusals, .. } = connection;
+    let opened = secure_stream::accept_after_byte(stream, credentials, ALPN_VOTER);
+    match timeout(limits::OPEN_TIMEOUT, opened).await {
+        Ok(Ok(stream)) => return Some(stream),
+        Ok(Err(AcceptError::Incomplete)) => {
             debug!(peer = %peer.ip, "connection of a voter closed before it was authenticated");
-            None
         }
-        Ok(Err(NotOpened::Refused(why))) => {
-            refusals.handle_refused(peer.ip, &why);
-            None
-        }
+        Ok(Err(error)) => refusals.handle_refused(peer.ip, &error.to_string()),
         Err(_) => {
             debug!(peer = %peer.ip, "connection of a voter closed: it was not authenticated in time");
-            None
         }
     }
-}
-
-/// The reason why a connection is not served.
-enum NotOpened {
-    /// The other process has closed it.
-    Closed,
-    /// The other process has not authenticated itself.
-    Refused(String),
-}
-
-async fn authenticate(
-    stream: StdTcpStream,
-    credentials: &Credentials,
-) -> Result<SecureStream, NotOpened> {
-    let opened = async {
-        let mut stream = TcpStream::from_std(stream)?;
-        stream.set_nodelay(true)?;
-        stream.read_u8().await?;
-        io::Result::Ok(stream)
-    };
-    let stream = opened.await.map_err(|_| NotOpened::Closed)?;
-    if !credentials.is_secured() {
-        return Ok(SecureStream::Plain(stream));
-    }
-    match secure_stream::accept(stream, credentials).await {
-        Ok(accepted) if accepted.get_ref().1.alpn_protocol() == Some(ALPN_VOTER) => {
-            Ok(accepted.into())
-        }
-        Ok(_) => Err(NotOpened::Refused("it does not use the protocol of voters".to_owned())),
-        Err(AcceptError::Incomplete) => Err(NotOpened::Closed),
-        Err(error) => Err(NotOpened::Refused(error.to_string())),
-    }
+    None
 }
 
 /// Serves a connection until it ends.
 pub(super) async fn serve(
-    connection: VoterConnection,
+    connection: PassedConnection,
     sender: Sender,
     format: Format,
     credentials: Credentials,

@@ -259,6 +259,7 @@ pub fn host(
         credentials,
         store,
         voters: connections,
+        memory: None,
         registered_nodes: protocols_nodes,
         nodes_max,
     };

@@ -41,6 +41,7 @@ pub(super) fn join(
         credentials,
         store: None,
         voters: None,
+        memory: None,
         registered_nodes,
         nodes_max: 0,
     };

@@ -1,7 +1,6 @@
 //! Bundles the services that a node has on its port, and the endpoint of its coordinator.
 
 use std::{
-    io,
     net::IpAddr,
     path::PathBuf,
     sync::Arc,
@@ -29,7 +28,6 @@ use ragent_rendezvous::{
 };
 use ragent_store::StoreHandle;
 use tokio::sync::watch;
-use tracing::warn;
 
 use super::{
     address::store_reach,
@@ -42,7 +40,7 @@ use crate::{
     node::{
         destination::Destination,
         driver::{AgentSpec, StartScreen},
-        worker_stores::{StorePortMode, listen_after},
+        worker_stores::StorePortMode,
     },
 };
 
@@ -156,27 +154,18 @@ impl NodeServices {
         }
     }
 
-    /// Opens what keeps checkpoints in memory on this node. Other agents reach it if the job has several nodes and a
+    /// Returns what keeps checkpoints in memory on this node. Other agents reach it if the job has several nodes and a
     /// secret.
-    ///
-    /// # Errors
-    ///
-    /// Returns the system's error.
-    pub fn memory_service(&self, spec: &JobSpec) -> io::Result<MemoryService> {
+    pub fn memory_service(&mut self, spec: &JobSpec) -> MemoryService {
         // Without copies, a new node still fetches what is the same on all nodes.
         let is_reached = spec.shared.nodes.max() > 1
             && spec.memory.limit != Some(0)
             && spec.credentials.is_secured();
-        let reach = store_reach(self.reach, spec.local_addr.as_deref());
-        let listener = is_reached.then(|| listen_after(None, reach, spec.memory.ports));
-        // Without copies, a job is as well off as before.
-        let warn_of = |error: &io::Error| {
-            warn!(%error, "failed to listen for copies of checkpoints in memory, so this node keeps and sends none");
-        };
+        let connections = self.server.memory_connections();
         MemoryService::new(MemoryServiceSettings {
             credentials: spec.credentials.clone(),
             socket_dir: ThisHost.socket_dir(),
-            listener: listener.and_then(|listener| listener.inspect_err(warn_of).ok()),
+            connections: is_reached.then_some(connections),
         })
     }
 

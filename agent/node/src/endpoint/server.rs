@@ -9,17 +9,24 @@ use std::{
 };
 
 use ragent_base::{
-    net::port::{self, PortProtocols},
+    net::port::{self, PassedConnection, PortProtocols},
     sys::system_error::{SystemError, system},
 };
 use ragent_coordinator::{metrics::MetricsPage, service::Shared};
-use tokio::{runtime::Builder, sync::oneshot, task::yield_now};
+use tokio::{
+    runtime::Builder,
+    sync::{mpsc, oneshot},
+    task::yield_now,
+};
 use tracing::error;
+
+use super::limits;
 
 /// A port, served until this value is dropped.
 pub struct Server {
     thread: PortThread,
     metrics: Arc<MetricsPage>,
+    memory: mpsc::Receiver<PassedConnection>,
 }
 
 /// A thread that serves a port until this value is dropped.
@@ -39,18 +46,25 @@ impl Server {
     /// Returns [`SystemError`] if the thread cannot be started.
     pub(super) fn start(
         listener: TcpListener,
-        protocols: PortProtocols,
+        mut protocols: PortProtocols,
         Shared { metrics, readers }: Shared,
     ) -> Result<Self, SystemError> {
+        let (connections, memory) = mpsc::channel(limits::MEMORY_CONNECTIONS);
+        protocols.memory = protocols.credentials.is_secured().then_some(connections);
         let last = async move { readers.wait_for_followers().await };
         let connections_max = port::connections_max();
         let thread = PortThread::start("port", listener, protocols, connections_max, last)?;
-        Ok(Self { thread, metrics })
+        Ok(Self { thread, metrics, memory })
     }
 
     /// Returns the page with the metrics.
     pub fn metrics(&self) -> Arc<MetricsPage> {
         Arc::clone(&self.metrics)
+    }
+
+    /// Returns the connections of other agents for checkpoints in memory, once.
+    pub(super) fn memory_connections(&mut self) -> mpsc::Receiver<PassedConnection> {
+        std::mem::replace(&mut self.memory, mpsc::channel(1).1)
     }
 
     /// Stops serving the port.

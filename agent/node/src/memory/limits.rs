@@ -19,7 +19,7 @@ pub(super) const PAGES_PIECE: u64 = 64 << 20;
 pub(super) const THREADS: usize = 48;
 /// Time after which an idle thread ends.
 pub(super) const THREAD_IDLE: Duration = Duration::from_secs(10);
-/// Time from the acceptance of a connection to its greeting, body included: as for the first request on the agent's port.
+/// Time for a place and the greetings on a new connection: as for the first request on the agent's port.
 pub(super) const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time that a connection may be open without a request.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -34,10 +34,6 @@ pub(super) const MAX_CONNECTIONS_PER_ADDRESS: usize = 4;
 pub(super) const RANGES_PATIENCE: Duration = Duration::from_secs(60);
 pub(super) const RANGES_RETRY_FIRST: Duration = Duration::from_millis(250);
 pub(super) const RANGES_RETRY_MAX: Duration = Duration::from_secs(4);
-/// Connections that are not authenticated yet.
-pub(super) const MAX_OPENING: usize = 32;
-/// The same per address. A handshake takes only a few round trips.
-pub(super) const MAX_OPENING_PER_ADDRESS: usize = 8;
 /// Time until the next connection is accepted after a failure, such as a lack of descriptors.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// Interval of [`Effect::WatchMemory`](ragent_core::memory::Effect::WatchMemory).

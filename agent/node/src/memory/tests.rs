@@ -17,7 +17,10 @@ use nix::{
     sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg},
 };
 use ragent_base::{
-    net::{Reach, listen},
+    net::{
+        Reach, listen,
+        port::{PortProtocols, serve_port},
+    },
     secret::{Credentials, Origin, Secret},
     sys::unix,
 };
@@ -56,23 +59,37 @@ pub(super) fn header(bytes: u64, sum: Sum) -> BlockHeader {
     }
 }
 
-/// A service of the job `uid`, and its folder.
-fn service(credentials: Credentials, uid: &str) -> (MemoryService, TempDir) {
-    let folder = tempfile::tempdir().unwrap();
+/// Serves a port of an agent. Returns its address, and the connections for checkpoints in memory.
+pub(super) fn port(credentials: &Credentials) -> (String, mpsc::Receiver<PassedConnection>) {
     let listener = listen(Reach::Loopback([127, 0, 0, 1].into()), 0).unwrap();
-    let socket_dir = folder.path().join("sockets");
-    let settings = MemoryServiceSettings { credentials, socket_dir, listener: Some(listener) };
-    let service = MemoryService::new(settings).unwrap();
-    service.set_job(JobUid::new(uid));
-    (service, folder)
+    let address = listener.local_addr().unwrap().to_string();
+    let (memory, connections) = mpsc::channel(1);
+    let (credentials, memory) = (credentials.clone(), Some(memory));
+    let protocols =
+        PortProtocols { credentials, memory, ..PortProtocols::public(Default::default()) };
+    tokio::spawn(serve_port(listener, protocols, 100));
+    (address, connections)
 }
 
-fn address(service: &MemoryService) -> String {
-    format!("127.0.0.1:{}", service.port().unwrap())
+/// The folder of a service, and the address of its agent.
+struct Place {
+    _folder: TempDir,
+    address: String,
+}
+
+/// A service of the job `uid`.
+fn service(credentials: Credentials, uid: &str) -> (MemoryService, Place) {
+    let folder = tempfile::tempdir().unwrap();
+    let (address, connections) = port(&credentials);
+    let socket_dir = folder.path().join("sockets");
+    let connections = Some(connections);
+    let service = MemoryService::new(MemoryServiceSettings { credentials, socket_dir, connections });
+    service.set_job(JobUid::new(uid));
+    (service, Place { _folder: folder, address })
 }
 
 /// A service without transport, with sockets for one worker.
-fn with_socket() -> (MemoryService, TempDir, PathBuf) {
+fn with_socket() -> (MemoryService, Place, PathBuf) {
     let (mut service, folder) = service(Credentials::default(), "job");
     let opened = Effect::OpenSockets { round: round(1), workers: NonZeroU32::MIN };
     service.carry_out(opened);
@@ -332,11 +349,11 @@ async fn both_ends(
 #[tokio::test]
 async fn blocks_are_sent_and_fetched() {
     let (mut first, _folder) = service(secret("a"), "job");
-    let (mut second, _other_folder) = service(secret("a"), "job");
+    let (mut second, other) = service(secret("a"), "job");
     let bytes = content(5_000_001);
     let buffer = Buffer { id: 1, size: 6 << 20 };
     let header = header(bytes.len() as u64, fill(&first, buffer, &bytes));
-    let to = address(&second);
+    let to = other.address.clone();
     first.carry_out(Effect::Copy { transfer: OWN, to: to.clone(), header, buffer });
     let copy = Buffer { id: 9, size: 5 << 20 };
     let ends = both_ends([&mut first, &mut second], |_, input| match *input {
@@ -370,13 +387,13 @@ async fn blocks_are_sent_and_fetched() {
 #[tokio::test]
 async fn changed_bytes_are_noticed() {
     let (mut first, _folder) = service(secret("a"), "job");
-    let (mut second, _other_folder) = service(secret("a"), "job");
+    let (mut second, other) = service(secret("a"), "job");
     let mut bytes = content(2_000_000);
     let buffer = Buffer { id: 1, size: 2 << 20 };
     let header = header(bytes.len() as u64, fill(&first, buffer, &bytes));
     bytes[1_999_999] ^= 1;
     fill(&first, buffer, &bytes);
-    let to = address(&second);
+    let to = other.address.clone();
     first.carry_out(Effect::Copy { transfer: OWN, to, header, buffer });
     let ends = both_ends([&mut first, &mut second], |_, input| match *input {
         Input::Incoming { transfer, .. } => vec![Effect::Receive { transfer, buffer }],
@@ -391,7 +408,7 @@ async fn changed_bytes_are_noticed() {
 #[tokio::test]
 async fn ranges_are_read_from_another_agent() {
     let (mut first, _folder) = service(secret("a"), "job");
-    let (mut second, _other_folder) = service(secret("a"), "job");
+    let (mut second, other) = service(secret("a"), "job");
     first.carry_out(Effect::OpenSockets { round: round(1), workers: NonZeroU32::MIN });
     let path = socket_path(first.socket_folder().unwrap(), LocalRank(0));
     let bytes = content(5_000_001);
@@ -399,7 +416,7 @@ async fn ranges_are_read_from_another_agent() {
     let part = header(bytes.len() as u64, fill(&second, buffer, &bytes)).part;
     let closed = listen(Reach::Loopback([127, 0, 0, 1].into()), 0).unwrap();
     let closed = format!("127.0.0.1:{}", closed.local_addr().unwrap().port());
-    let sources = vec![closed, address(&second)];
+    let sources = vec![closed, other.address.clone()];
     let parts = vec![PartSources {
         group_rank: GroupRank(1),
         first_global_rank: GlobalRank(1),
@@ -468,10 +485,10 @@ async fn ranges_are_read_from_another_agent() {
 #[tokio::test]
 async fn ranges_may_be_declined_or_aborted() {
     let (mut first, _folder) = service(secret("a"), "job");
-    let (mut second, _other_folder) = service(secret("a"), "job");
+    let (mut second, other) = service(secret("a"), "job");
     let (part, buffer) = (header(9, Sum(0)).part, Buffer { id: 1, size: 9 });
     let ranges = vec![BlockRange { local_rank: LocalRank(0), offset: 0, bytes: 9 }];
-    let sources = vec![address(&second)];
+    let sources = vec![other.address.clone()];
     let fetch = |transfer| {
         let (sources, ranges) = (sources.clone(), ranges.clone());
         Effect::FetchRanges { transfer, sources, part, ranges }
@@ -506,9 +523,9 @@ async fn ranges_may_be_declined_or_aborted() {
 #[tokio::test]
 async fn declined_blocks_have_a_reason() {
     let (mut first, _folder) = service(secret("a"), "job");
-    let (mut second, _other_folder) = service(secret("a"), "job");
+    let (mut second, other) = service(secret("a"), "job");
     let (buffer, header) = (Buffer { id: 1, size: 1 << 20 }, header(9, Sum(0)));
-    let (to, from) = (address(&second), address(&second));
+    let (to, from) = (other.address.clone(), other.address.clone());
     for why in [Decline::HaveIt, Decline::NotNeeded, Decline::NoRoom] {
         first.carry_out(Effect::Copy { transfer: OWN, to: to.clone(), header, buffer });
         let ends = both_ends([&mut first, &mut second], |_, input| match *input {
@@ -532,8 +549,8 @@ async fn declined_blocks_have_a_reason() {
 /// Agents of another job, with another secret or without one are refused, and the machine does not see their requests.
 #[tokio::test]
 async fn strangers_are_refused() {
-    let (mut host, _folder) = service(secret("a"), "job");
-    let to = address(&host);
+    let (mut host, place) = service(secret("a"), "job");
+    let to = place.address.clone();
     for (credentials, uid, expected) in [
         (secret("a"), "other", "it belongs to another job"),
         (secret("b"), "job", "it has not authenticated itself"),
@@ -551,8 +568,6 @@ async fn strangers_are_refused() {
         };
         assert!(why.contains(expected), "{why}");
     }
-    let (unsecured, _own_folder) = service(Credentials::default(), "job");
-    assert_eq!(unsecured.port(), None, "without a secret, there is no listener");
 }
 
 /// A transfer that this agent has begun ends when the machine aborts it, even if the other agent does not answer.

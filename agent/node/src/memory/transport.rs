@@ -15,12 +15,9 @@ mod outgoing;
 mod places;
 mod ranges;
 
-use std::{io, sync::Mutex};
+use std::io;
 
-use ragent_base::{
-    net::{bounded_connections::Connections, refusals::Refusals, secure_stream::SecureStream},
-    secret::Credentials,
-};
+use ragent_base::{net::secure_stream::SecureStream, secret::Credentials};
 use ragent_core::memory::{TransferEnd, TransferId};
 use ragent_rendezvous::ids::JobUid;
 use tokio::{
@@ -49,10 +46,8 @@ pub(super) struct Transport {
     /// Ends when this agent ends.
     stop: Stop,
     busy: Busy,
-    opening: Mutex<Connections>,
     incoming: Places,
     outgoing: Places,
-    refusals: Refusals,
     /// The number of transfers that other agents have begun.
     foreign: std::sync::atomic::AtomicU64,
 }
@@ -64,7 +59,6 @@ impl Transport {
         events: mpsc::Sender<Event>,
         (stop, busy): (Stop, Busy),
     ) -> Self {
-        let opening = Connections::new(limits::MAX_OPENING, limits::MAX_OPENING_PER_ADDRESS);
         let per_address = limits::MAX_CONNECTIONS_PER_ADDRESS;
         Self {
             credentials,
@@ -72,10 +66,8 @@ impl Transport {
             events,
             stop,
             busy,
-            opening: Mutex::new(opening),
             incoming: Places::new(limits::MAX_CONNECTIONS, per_address),
             outgoing: Places::new(limits::MAX_CONNECTIONS, per_address),
-            refusals: Refusals::default(),
             foreign: std::sync::atomic::AtomicU64::new(0),
         }
     }

@@ -49,6 +49,7 @@ impl Fixture {
             credentials: Credentials::unsecured(Unsecured::Chosen),
             store: Some(watch::channel(Some(store)).1),
             voters: None,
+            memory: None,
             registered_nodes: known,
             nodes_max: 0,
         };

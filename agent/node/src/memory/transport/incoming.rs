@@ -1,28 +1,28 @@
 //! Serves the connections of other agents.
 //!
-//! 1. A connection has 5 s to authenticate itself, to find a place, and to send its greeting.
-//! 2. Its requests are served one after the other.
-//! 3. It is closed when a transfer fails, or after a minute without a request.
+//! 1. The port passes a connection on after its first byte, and counts it until it has authenticated itself, for at most 5 s.
+//! 2. Then it has 5 s to find a place and to send its greeting.
+//! 3. Its requests are served one after the other.
+//! 4. It is closed when a transfer fails, or after a minute without a request.
 
-use std::{
-    net::{IpAddr, TcpStream as StdTcpStream},
-    sync::{Arc, PoisonError, atomic::Ordering},
-};
+use std::sync::atomic::Ordering;
 
 use ragent_base::{
-    net::secure_stream::{self, AcceptError, SecureStream},
+    net::{
+        port::PassedConnection,
+        secure_stream::{self, AcceptError, SecureStream},
+    },
     secret::ALPN_MEMORY,
 };
 use ragent_core::memory::{PartId, TransferEnd, TransferId};
 use ragent_rendezvous::ids::LocalRank;
-use tokio::{io::AsyncReadExt, net::TcpStream, runtime::Handle, task, time::timeout};
+use tokio::{io::AsyncReadExt, time::timeout};
 use tracing::debug;
 
 use super::{
     Transport,
     block::{Moved, write},
     frames::{FRAME_LEN, Frame},
-    places::Place,
 };
 use crate::memory::{
     event::{Event, TransferAnswer},
@@ -30,60 +30,35 @@ use crate::memory::{
 };
 
 impl Transport {
-    /// Serves a connection on the threads of `handle`.
-    pub(in crate::memory) fn serve(
-        self: &Arc<Self>,
-        handle: &Handle,
-        stream: StdTcpStream,
-        ip: IpAddr,
-    ) {
-        let own = Arc::clone(self);
-        // The list is locked until the task is in it.
-        let mut opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
-        let task = handle.spawn(async move { own.serve_opened(stream, ip).await });
-        opening.add(ip, task.abort_handle());
-    }
-
-    async fn serve_opened(&self, stream: StdTcpStream, ip: IpAddr) {
-        match timeout(limits::GREETING_TIMEOUT, self.open(stream, ip)).await {
-            Ok(Ok((stream, _place))) => {
+    /// Serves a connection until it ends.
+    pub(in crate::memory) async fn serve(&self, connection: PassedConnection) {
+        let PassedConnection { stream, peer, refusals, mut authenticated } = connection;
+        let opened = tokio::select! {
+            opened = secure_stream::accept_after_byte(stream, &self.credentials, ALPN_MEMORY) => opened,
+            () = authenticated.closed() => Err(AcceptError::Incomplete),
+        };
+        let mut stream = match opened {
+            Ok(stream) => stream,
+            Err(AcceptError::Incomplete) => {
+                return debug!(peer = %peer.ip, "connection closed before it was authenticated");
+            }
+            Err(error) => return refusals.handle_refused(peer.ip, &error.to_string()),
+        };
+        // The port has closed it, or does not count it any more.
+        let _ = authenticated.send(());
+        let greeted = async {
+            let place = self.incoming.take(peer.ip).await;
+            self.greet(&mut stream).await.map(|()| place)
+        };
+        match timeout(limits::GREETING_TIMEOUT, greeted).await {
+            Ok(Ok(_place)) => {
                 if let Err(why) = self.serve_requests(stream).await {
-                    debug!(peer = %ip, why, "connection of an agent closed");
+                    debug!(peer = %peer.ip, why, "connection of an agent closed");
                 }
             }
-            Ok(Err(Some(why))) => self.refusals.handle_refused(ip, &why),
-            Ok(Err(None)) => debug!(peer = %ip, "connection closed before its greeting"),
-            Err(_) => debug!(peer = %ip, "connection closed: no greeting in time, or no place"),
+            Ok(Err(why)) => refusals.handle_refused(peer.ip, &why),
+            Err(_) => debug!(peer = %peer.ip, "connection closed: no greeting in time, or no place"),
         }
-    }
-
-    /// Authenticates a connection, and waits for its place. The error is the reason, unless the other end has closed it.
-    async fn open(
-        &self,
-        stream: StdTcpStream,
-        ip: IpAddr,
-    ) -> Result<(SecureStream, Place), Option<String>> {
-        let stream = TcpStream::from_std(stream).map_err(|_| None)?;
-        stream.set_nodelay(true).map_err(|_| None)?;
-        let accepted = match secure_stream::accept(stream, &self.credentials).await {
-            Ok(accepted) => accepted,
-            Err(AcceptError::Incomplete) => return Err(None),
-            Err(error) => return Err(Some(error.to_string())),
-        };
-        if accepted.get_ref().1.alpn_protocol() != Some(ALPN_MEMORY) {
-            return Err(Some("it does not use the protocol of checkpoints".to_owned()));
-        }
-        let mut stream = SecureStream::from(accepted);
-        let is_open = || {
-            let mut opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
-            opening.take(task::id()).is_some()
-        };
-        if !is_open() {
-            return Err(None);
-        }
-        let place = self.incoming.take(ip).await.ok_or(None)?;
-        self.greet(&mut stream).await.map_err(Some)?;
-        Ok((stream, place))
     }
 
     async fn serve_requests(&self, mut stream: SecureStream) -> Result<(), String> {

@@ -7,7 +7,6 @@ use ragent_base::{
     secret::ALPN_MEMORY,
 };
 use ragent_core::memory::{Buffer, Decline, Sum};
-use tokio::{net::TcpListener, runtime::Handle};
 
 use super::{
     frames::{FRAME_LEN, Frame, Receipt, Verdict},
@@ -15,7 +14,7 @@ use super::{
 };
 use crate::memory::{
     buffers::{Buffers, Sums},
-    tests::{header, secret},
+    tests::{header, port, secret},
 };
 
 struct Host {
@@ -25,9 +24,8 @@ struct Host {
 }
 
 /// Starts the transport of an agent of the job, on this runtime.
-async fn host() -> Host {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
+fn host() -> Host {
+    let (address, mut connections) = port(&secret("a"));
     let (sender, events) = mpsc::channel(limits::EVENTS);
     let (running, stop) = watch::channel(());
     let end = (stop, Busy::default());
@@ -35,12 +33,12 @@ async fn host() -> Host {
     let transport = Arc::new(Transport::new(secret("a"), job.subscribe(), sender, end));
     tokio::spawn(async move {
         let _job = job;
-        loop {
-            let (stream, peer) = listener.accept().await.unwrap();
-            transport.serve(&Handle::current(), stream.into_std().unwrap(), peer.ip());
+        while let Some(connection) = connections.recv().await {
+            let transport = Arc::clone(&transport);
+            tokio::spawn(async move { transport.serve(connection).await });
         }
     });
-    Host { events, address, running }
+    Host { events, address: address.parse().unwrap(), running }
 }
 
 /// Opens a connection, and exchanges the greetings.
@@ -63,7 +61,7 @@ async fn send(stream: &mut SecureStream, bytes: &[u8]) {
 /// A header with 10^18 bytes, and one with other nonsense, closes the connection, and the machine does not see it.
 #[tokio::test]
 async fn impossible_headers_close_the_connection() {
-    let mut host = host().await;
+    let mut host = host();
     let huge = Frame::Put(header(10_u64.pow(18), Sum(0))).encode();
     for frame in [huge, [0xff; FRAME_LEN]] {
         let mut stream = greeted(host.address).await;
@@ -78,7 +76,7 @@ async fn impossible_headers_close_the_connection() {
 /// transfer.
 #[tokio::test]
 async fn requests_follow_each_other() {
-    let mut host = host().await;
+    let mut host = host();
     let mut stream = greeted(host.address).await;
     let part = header(9, Sum(0)).part;
     send(&mut stream, &Frame::Get(part, ragent_rendezvous::ids::LocalRank(0)).encode()).await;
@@ -119,7 +117,7 @@ async fn requests_follow_each_other() {
 /// An address has four connections. The fifth is greeted when one of them is closed.
 #[tokio::test]
 async fn connections_of_an_address_are_bounded() {
-    let mut host = host().await;
+    let mut host = host();
     let mut open = Vec::new();
     for _ in 0..limits::MAX_CONNECTIONS_PER_ADDRESS {
         open.push(greeted(host.address).await);
@@ -142,7 +140,7 @@ async fn connections_of_an_address_are_bounded() {
 /// The end of the agent ends a transfer in the middle of a block.
 #[tokio::test]
 async fn end_of_the_agent_ends_transfers() {
-    let mut host = host().await;
+    let mut host = host();
     let mut stream = greeted(host.address).await;
     send(&mut stream, &Frame::Put(header(9, Sum(0))).encode()).await;
     let Some(Event::Incoming { answer, .. }) = host.events.recv().await else { panic!() };

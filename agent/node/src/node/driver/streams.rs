@@ -37,8 +37,8 @@ impl NodeDriver<'_> {
         match event {
             StreamEvent::Connected { stream, local, remote, reply } => {
                 let node = self.describe(local);
-                if let Some(port) = self.memory.port() {
-                    let endpoint = Endpoint { host: node.address.clone(), port };
+                if self.memory.is_reached() {
+                    let endpoint = Endpoint { host: node.address.clone(), port: node.agent_port };
                     self.node.set_memory_address(endpoint.to_string());
                 }
                 if let Some(claims) = self.node.handle_connected(now, stream) {
