@@ -49,7 +49,7 @@ pub struct Bounds {
     pub(crate) unknown_per_address: usize,
     /// Unknown connections that are read at once, until their first request is complete.
     pub(crate) read: usize,
-    /// The same of one address.
+    /// The same of one address, once half of the places are taken.
     pub(crate) read_per_address: usize,
     /// Served unknown connections in total.
     pub(crate) served: usize,
@@ -243,18 +243,20 @@ impl ConnectionQuota {
     /// Returns true if another connection may be accepted.
     pub(crate) fn has_room(&self) -> bool {
         self.len < self.bounds.connections
-            || !self.unknown.is_empty()
+            || !self.waiting.is_empty()
             || !self.served_unknown.is_empty()
     }
 
     /// Closes the oldest waiting unknown connection or the oldest served one, by which kind is more
-    /// numerous; served ones that `is_known` recognises are passed over. Returns false if there is
-    /// none.
+    /// numerous; served ones that `is_known` recognises are passed over. If there is none, closes the
+    /// known connection without a request whose time ends first: other users of a member's host have
+    /// a known address, too. Returns false if all connections are known and served.
     pub(crate) fn make_room(&mut self, is_known: impl Fn(IpAddr) -> bool) -> bool {
         if self.unknown.len() < self.served_unknown.len() && self.close_served(&is_known) {
             return true;
         }
-        let longest = self.unknown.first().copied();
+        let silent = || self.deadlines.first().map(|(_, id)| *id);
+        let longest = self.unknown.first().copied().or_else(silent);
         longest.inspect(|id| self.close(*id)).is_some()
     }
 

@@ -41,7 +41,7 @@ pub(crate) const MAX_UNKNOWN_PER_ADDRESS: usize = 64;
 /// Unknown connections that are read at once, until their first request is complete: enough for thousands a second, since a member
 /// takes milliseconds. Each uses at most 200 KiB.
 pub(crate) const MAX_READ: usize = 128;
-/// The same per address, or IPv6 network: more than the agents of one host need, and a small part of [`MAX_READ`].
+/// The same per address, or IPv6 network, once half of [`MAX_READ`] are read: more than the agents of one host need.
 pub(crate) const MAX_READ_PER_ADDRESS: usize = 16;
 /// The time after which an unknown connection that is read makes room for a waiting connection: enough for a handshake and a request over
 /// a slow link.

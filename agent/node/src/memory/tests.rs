@@ -83,7 +83,8 @@ fn service(credentials: Credentials, uid: &str) -> (MemoryService, Place) {
     let (address, connections) = port(&credentials);
     let socket_dir = folder.path().join("sockets");
     let connections = Some(connections);
-    let service = MemoryService::new(MemoryServiceSettings { credentials, socket_dir, connections });
+    let service =
+        MemoryService::new(MemoryServiceSettings { credentials, socket_dir, connections });
     service.set_job(JobUid::new(uid));
     (service, Place { _folder: folder, address })
 }

@@ -1,7 +1,8 @@
 //! Limits how many unknown connections are read at once, in total and for each address.
 //!
 //! A connection waits until it gets a place. Addresses take turns, so that one address with many
-//! connections does not keep another one waiting.
+//! connections does not keep another one waiting. The limit for each address applies once half of
+//! the places are taken: the agents of one address then start together while the port is idle.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,8 +14,7 @@ use super::ConnectionId;
 
 /// The places, and the connections that wait for one.
 ///
-/// Invariant: `turns` has exactly the networks that have a waiting connection and fewer than
-/// `max_per_network` places.
+/// Invariant: `turns` has exactly the networks that have a waiting connection.
 #[derive(Debug)]
 pub(super) struct ConnectionPlaces {
     max: usize,
@@ -23,7 +23,7 @@ pub(super) struct ConnectionPlaces {
     patience: Duration,
     networks: BTreeMap<IpAddr, Network>,
     turns: BTreeMap<u64, IpAddr>,
-    next_turn: u64,
+    turns_given: u64,
     taken: BTreeSet<(Instant, ConnectionId)>,
     /// The places of networks that have all that they may have, and a waiting connection.
     crowded: BTreeSet<(Instant, ConnectionId)>,
@@ -46,7 +46,7 @@ impl ConnectionPlaces {
             patience,
             networks: BTreeMap::new(),
             turns: BTreeMap::new(),
-            next_turn: 0,
+            turns_given: 0,
             taken: BTreeSet::new(),
             crowded: BTreeSet::new(),
         }
@@ -63,7 +63,8 @@ impl ConnectionPlaces {
         if self.taken.len() >= self.max {
             return None;
         }
-        let (_, network) = self.turns.pop_first()?;
+        let (turn, network) = self.next_turn(self.taken.len() < self.max / 2)?;
+        self.turns.remove(&turn);
         let of_network = self.networks.get_mut(&network)?;
         of_network.turn = None;
         let id = of_network.waiting.pop_first()?;
@@ -96,9 +97,19 @@ impl ConnectionPlaces {
     }
 
     fn next_to_lose(&self) -> Option<(Instant, ConnectionId)> {
-        let is_full = self.taken.len() >= self.max && !self.turns.is_empty();
+        let is_full = self.taken.len() >= self.max && self.next_turn(false).is_some();
         let of_all = self.taken.first().filter(|_| is_full);
         of_all.into_iter().chain(self.crowded.first()).min().copied()
+    }
+
+    /// Returns the next turn of a network that may have a further place. Few networks can have all that they may have.
+    fn next_turn(&self, may_have_more: bool) -> Option<(u64, IpAddr)> {
+        let may = |network| {
+            let of_network = self.networks.get(network);
+            may_have_more
+                || of_network.is_some_and(|of_network| of_network.read.len() < self.max_per_network)
+        };
+        self.turns.iter().find(|(_, network)| may(network)).map(|(turn, network)| (*turn, *network))
     }
 
     #[cfg(test)]
@@ -113,18 +124,18 @@ impl ConnectionPlaces {
         let is_full = of_network.read.len() >= self.max_per_network;
         let waits = !of_network.waiting.is_empty();
         match of_network.turn {
-            None if waits && !is_full => {
-                of_network.turn = Some(self.next_turn);
-                self.turns.insert(self.next_turn, network);
-                self.next_turn += 1;
+            None if waits => {
+                of_network.turn = Some(self.turns_given);
+                self.turns.insert(self.turns_given, network);
+                self.turns_given += 1;
             }
-            Some(turn) if !waits || is_full => {
+            Some(turn) if !waits => {
                 of_network.turn = None;
                 self.turns.remove(&turn);
             }
             _ => {}
         }
-        // At most `max_per_network` places.
+        // At most half of the places, or `max_per_network`.
         for (id, since) in &of_network.read {
             if waits && is_full {
                 self.crowded.insert((*since, *id));

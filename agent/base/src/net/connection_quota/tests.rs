@@ -146,10 +146,32 @@ fn addresses_take_turns_to_be_read() {
     assert_eq!(read(&mut t), [flood[3]]);
 }
 
+/// While no others are read, an address gets half of the places, so that its agents start together. The rest is for others.
+#[test]
+fn an_address_gets_idle_places() {
+    let mut t = Fixture::new(Bounds { read: 8, read_per_address: 2, ..Bounds::default() });
+    let read =
+        |t: &mut Fixture| -> Vec<_> { std::iter::from_fn(|| t.quota.poll_read(t.now)).collect() };
+    let crowd: Vec<_> = (0..6).map(|_| t.unknown("10.0.0.1")).collect();
+    crowd.iter().for_each(|id| t.quota.handle_begun(*id));
+    assert_eq!(read(&mut t), crowd[..4]);
+    let others: Vec<_> = (0..3).map(|_| t.unknown("10.0.0.2")).collect();
+    others.iter().for_each(|id| t.quota.handle_begun(*id));
+    assert_eq!(read(&mut t), others[..2]);
+    t.quota.handle_served(crowd[0], nobody);
+    assert_eq!(read(&mut t), [], "more than half is taken");
+    assert_eq!(
+        t.advance(SECOND),
+        [crowd[1], crowd[2], others[0]],
+        "until each has less than its two"
+    );
+    assert_eq!(read(&mut t), [crowd[4], others[2]]);
+}
+
 /// If an address has taken all of its places, the oldest one is free after a second for another connection of that address.
 #[test]
 fn crowded_addresses_take_turns_as_well() {
-    let mut t = Fixture::new(Bounds { read_per_address: 1, ..Bounds::default() });
+    let mut t = Fixture::new(Bounds { read: 2, read_per_address: 1, ..Bounds::default() });
     let (slow, next) = (t.unknown("10.0.0.1"), t.unknown("10.0.0.1"));
     [slow, next].iter().for_each(|id| t.quota.handle_begun(*id));
     assert_eq!(t.quota.poll_read(t.now), Some(slow));
@@ -189,7 +211,7 @@ fn unknown_connections_are_limited() {
 }
 
 /// If all places are taken, an unknown connection makes room: the one with the longest wait, even
-/// within the grace period, or the oldest served one. Known connections do not.
+/// within the grace period, or the oldest served one. Known connections do if they have sent no request.
 #[test]
 fn full_port_makes_room() {
     let mut t = Fixture::new(Bounds { connections: 3, ..Bounds::default() });
@@ -205,8 +227,11 @@ fn full_port_makes_room() {
     t.quota.handle_served(newcomer, nobody);
     let last = t.accept("10.0.0.5", ConnectionOrigin::Known);
     assert_eq!(t.closed(), [third]);
+    let next = t.accept("10.0.0.1", ConnectionOrigin::Known);
+    assert_eq!(t.closed(), [last]);
+    t.quota.handle_served(next, nobody);
     assert!(!t.quota.has_room(), "all are known");
-    for id in [known, newcomer, last] {
+    for id in [known, newcomer, next] {
         t.quota.handle_ended(id);
     }
     assert_eq!((t.quota.len, t.quota.has_room()), (0, true));
@@ -221,7 +246,9 @@ fn unknown_connection_may_become_known() {
     t.quota.handle_served(agent, nobody);
     t.quota.handle_served(other, nobody);
     let is_agent = |ip: IpAddr| ip.to_string() == "10.0.0.1";
-    t.quota.handle_accepted(t.now, [10, 0, 0, 3].into(), ConnectionOrigin::Known, 2, is_agent);
+    let known = ConnectionOrigin::Known;
+    let known = t.quota.handle_accepted(t.now, [10, 0, 0, 3].into(), known, 2, is_agent);
+    t.quota.handle_served(known, nobody);
     assert_eq!(t.closed(), [other]);
     assert!(!t.quota.make_room(is_agent));
 }

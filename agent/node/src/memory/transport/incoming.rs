@@ -57,7 +57,9 @@ impl Transport {
                 }
             }
             Ok(Err(why)) => refusals.handle_refused(peer.ip, &why),
-            Err(_) => debug!(peer = %peer.ip, "connection closed: no greeting in time, or no place"),
+            Err(_) => {
+                debug!(peer = %peer.ip, "connection closed: no greeting in time, or no place")
+            }
         }
     }
 
