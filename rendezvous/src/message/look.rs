@@ -126,7 +126,7 @@ pub struct WorkerLook {
 pub enum Activity {
     /// It calls a collective operation.
     Collective,
-    /// It waits for an operation, or for the store.
+    /// It waits for an operation, for the store, or in `backward`, inside of which DDP runs collectives.
     Wait,
     /// No function of its stack belongs to `torch.distributed`.
     Other,

@@ -12,6 +12,10 @@ use crate::{message::LINE_MAX, snapshot::STALL_FACTS_MAX};
 const NO_STACKS: &str =
     "install py-spy on the nodes to see lines of the script: `pip install py-spy`";
 
+/// The hint in jobs whose nodes send no lines.
+const NO_LINES: &str =
+    "give the job a secret to see lines of the script here: `ragent secret --init`";
+
 /// Returns the lines.
 pub(super) fn of(cause: &Cause<'_>, evidence: &Evidence<'_>, own: &Own) -> Vec<String> {
     let mut facts = Vec::new();
@@ -47,11 +51,11 @@ pub(super) fn of(cause: &Cause<'_>, evidence: &Evidence<'_>, own: &Own) -> Vec<S
             }
         }
     }
-    let has_stack =
-        |worker: &Worker<'_>| worker.look.activity.is_some() || worker.look.line.is_some();
-    let lacks_stacks = !evidence.workers.is_empty() && !evidence.workers.values().any(has_stack);
-    if lacks_stacks && matches!(cause, Cause::NoCounts | Cause::Missing { .. }) {
-        facts.push(NO_STACKS.to_owned());
+    let has_any = |has: fn(&Worker<'_>) -> bool| evidence.workers.values().any(has);
+    let has_lines = evidence.workers.is_empty() || has_any(|worker| worker.look.line.is_some());
+    if !has_lines && matches!(cause, Cause::NoCounts | Cause::Missing { .. }) {
+        let has_stacks = has_any(|worker| worker.look.activity.is_some());
+        facts.push(if has_stacks { NO_LINES } else { NO_STACKS }.to_owned());
     }
     facts.truncate(STALL_FACTS_MAX);
     facts.into_iter().map(|fact| cut(fact, LINE_MAX)).collect()

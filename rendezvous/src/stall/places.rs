@@ -53,7 +53,7 @@ fn place(worker: &Worker<'_>) -> String {
     let state = look.state.map(|state| format!("in state {state}"));
     let text = line(worker).unwrap_or_else(|| match look.activity {
         Some(Activity::Collective) => "in a collective".to_owned(),
-        Some(Activity::Wait) => "waits in torch.distributed".to_owned(),
+        Some(Activity::Wait) => "waits in torch".to_owned(),
         Some(Activity::Other) => "in no collective".to_owned(),
         None => kernel.clone().or(state).unwrap_or_else(|| "in an unknown state".to_owned()),
     });

@@ -65,7 +65,7 @@ fn by_stacks(evidence: &Evidence<'_>, own: &Own) -> Option<String> {
         (true, None) if call.is_collective => {
             format!("{} in a collective", who.with("waits", "wait"))
         }
-        (true, None) => format!("{} in torch.distributed", who.with("waits", "wait")),
+        (true, None) => format!("{} in torch", who.with("waits", "wait")),
         (false, Some(place)) => format!("{} in {place}", who.with("is", "are")),
         (false, None) => format!("{} in no collective", who.with("is", "are")),
     };
@@ -82,7 +82,7 @@ fn by_stacks(evidence: &Evidence<'_>, own: &Own) -> Option<String> {
                         stack_file(rank, worker, own).map(|file| format!(", its stack: {file}"));
                     format!("in no collective{}", file.unwrap_or_default())
                 }
-                (None, Some(_)) => "in torch.distributed".to_owned(),
+                (None, Some(_)) => "in torch".to_owned(),
                 (None, None) => "without a readable stack".to_owned(),
             }
         }),

@@ -48,7 +48,7 @@ fn places_without_lines() {
     looks.push(WorkerLook { rank: GlobalRank(4), state: Some('R'), ..WorkerLook::default() });
     let look = places(&[digest(Vec::new(), looks)], &own(&[("n0", 5)]));
     let texts: Vec<_> = list(&look).into_iter().map(|(text, _)| text).collect();
-    let known = ["in a collective", "waits in torch.distributed", "in no collective"];
+    let known = ["in a collective", "waits in torch", "in no collective"];
     assert_eq!(texts[..3], known);
     assert_eq!(texts[3..], ["in the kernel in futex_do_wait", "in state R"]);
     assert_eq!((look.has_stacks, look.has_lines), (true, false));

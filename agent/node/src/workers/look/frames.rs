@@ -120,12 +120,14 @@ impl Stack {
 
     /// Returns the innermost function that waits in `torch.distributed`, and how. Layers such as FSDP belong to the
     /// same package, and call the script: so a function counts only if it has not called the script, and by its name
-    /// or because it is the innermost of all.
+    /// or because it is the innermost of all. Collectives of DDP run inside of `backward`, which waits for them.
     fn call(&self) -> Option<(usize, Activity)> {
         let mut frames = self.0.iter().take_while(|frame| !frame.is_own()).enumerate();
         frames.find_map(|(place, frame)| {
             let is_inside = frame.is_distributed();
-            let activity = Some(&frame.function).filter(|_| is_inside).and_then(|name| kind(name));
+            let may_wait = frame.is_of_torch() && OUTSIDE.contains(&frame.function.as_str());
+            let activity =
+                if is_inside { kind(&frame.function) } else { may_wait.then_some(Activity::Wait) };
             let is_innermost = is_inside && place == 0;
             let activity = activity.or_else(|| is_innermost.then_some(Activity::Wait));
             activity.map(|activity| (place, activity))
@@ -199,6 +201,9 @@ const WAITS: [&str; 9] = [
     "_store_based_barrier",
 ];
 
+/// Functions of torch outside of `torch.distributed` in which a thread waits while other threads run collectives.
+const OUTSIDE: [&str; 3] = ["backward", "grad", "synchronize"];
+
 /// Returns the activity of a function of `torch.distributed`; `None` if it may compute.
 fn kind(function: &str) -> Option<Activity> {
     let is_collective = COLLECTIVES.iter().any(|name| function.starts_with(name))
@@ -259,6 +264,22 @@ mod tests {
         assert_eq!(found(&stack), (Activity::Collective, text("all_reduce at t.py:9")));
         let stack = [("_env_rendezvous_handler", "TORCH/rendezvous.py", 9), ("f", "/a/t.py", 3)];
         assert_eq!(found(&stack), (Activity::Wait, text("_env_rendezvous_handler at t.py:3")));
+    }
+
+    /// The collectives of DDP run in `backward`, so a rank in it waits for others, unless torch has called the script.
+    #[test]
+    fn backward_waits_for_collectives() {
+        const PACKAGE: &str = "/v/lib/python3.11/site-packages/torch";
+        let (graph, init) =
+            (format!("{PACKAGE}/autograd/graph.py"), format!("{PACKAGE}/autograd/__init__.py"));
+        let waits = [
+            ("_engine_run_backward", graph.as_str(), 824),
+            ("backward", init.as_str(), 347),
+            ("<module>", "/home/a/t.py", 18),
+        ];
+        assert_eq!(found(&waits), (Activity::Wait, text("backward at t.py:18")));
+        let hook = [[("hook", "/home/a/t.py", 3)].as_slice(), &waits].concat();
+        assert_eq!(found(&hook), (Activity::Other, text("hook at t.py:3")));
     }
 
     /// A worker elsewhere is shown with the innermost line of its script, also below a layer of torch that has called it.
