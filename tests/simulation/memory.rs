@@ -57,7 +57,7 @@ fn every_bug_of_memory_is_noticed() {
     let bugs: &[(Bug, &str, u64)] = &[
         (Bug::LowestIsWhole, "y", 0),
         (Bug::OnceIsWhole, "y", 0),
-        (Bug::PlanIsWhole, "y", 0),
+        (Bug::PlanIsWhole, "y ad", 0),
         (Bug::StepIsId, "w x y ab", 0),
         (Bug::PartialReported, "w x y ab ad", 600),
         (Bug::OlderReport, "x y", 0),

@@ -150,7 +150,7 @@ pub enum Bug {
     LowestIsWhole,
     /// The echo names a checkpoint as whole that is held once. Breaks rule y.
     OnceIsWhole,
-    /// The echo names the checkpoint of the plan as whole, although its copies are not made yet. Breaks rule y.
+    /// The echo names the checkpoint of the plan as whole, although its copies are not made yet. Breaks rules y and ad.
     PlanIsWhole,
     /// A checkpoint is named by its step only: its round is the newest one. Breaks rules w, x, y and ab.
     StepIsId,
