@@ -169,17 +169,12 @@ impl<H: Host> Arguments<'_, H> {
                            the host through etcd";
             return Err(UsageError::new(problem).with_hint("omit `is_host`"));
         }
-        let (members, tls) = (members(given)?, self.etcd_tls(&conf.etcd)?);
-        let login = self.etcd_login()?;
-        if login.is_some() && tls.is_none() && !members.iter().all(Endpoint::is_loopback) {
-            let problem = format!(
-                "{PASSWORD_VARIABLE} is set without `protocol=https`: the password would cross the network in clear text"
-            );
-            return Err(UsageError::new(problem).with_hint(
-                "add `--rdzv-conf protocol=https,cacert=FILE`, or use an etcd without users",
-            ));
-        }
-        Ok(EtcdSpec { members, prefix: prefix(&conf.etcd)?, tls, login })
+        Ok(EtcdSpec {
+            members: members(given)?,
+            prefix: prefix(&conf.etcd)?,
+            tls: self.etcd_tls(&conf.etcd)?,
+            login: self.etcd_login()?,
+        })
     }
 
     fn etcd_tls(&self, conf: &EtcdConf) -> Result<Option<EtcdTls>, UsageError> {
@@ -438,10 +433,6 @@ mod tests {
             (
                 vec![("RAGENT_ETCD_USER", "me"), ("RAGENT_ETCD_PASSWORD_FILE", "x")],
                 "cannot be read",
-            ),
-            (
-                vec![("RAGENT_ETCD_USER", "me"), ("RAGENT_ETCD_PASSWORD_FILE", "password")],
-                "in clear text",
             ),
         ] {
             let errors = resolve(&env, &format!("{base} e")).unwrap_err();
