@@ -196,7 +196,6 @@ class Look:
     number: int = 0
     age_ms: int = 0
     text: Optional[str] = None
-    awaits_nccl: bool = False
     places: Tuple[LookPlace, ...] = many(LookPlace)
     further: int = 0
     unknown: int = 0

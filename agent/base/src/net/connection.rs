@@ -39,7 +39,7 @@ pub enum ConnectionStep {
     Begun,
     /// The peer has proven that it belongs to the job.
     Authenticated(PeerAddress),
-    /// The protocol is not that of a store.
+    /// The first byte shows that the client is not one of a TCPStore.
     NotStoreClient,
     /// The first request is complete.
     Served,

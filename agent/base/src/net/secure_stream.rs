@@ -217,7 +217,7 @@ pub enum AcceptError {
     /// Its first message is that of a process with the secret, but it has not proven that it knows the secret.
     #[error("it has not proven that it knows the secret")]
     Unproven,
-    /// The protocol inside TLS is not that of the byte before it.
+    /// The first byte announced one protocol, and TLS has negotiated another one.
     #[error("it uses another protocol")]
     OtherProtocol,
 }

@@ -201,7 +201,7 @@ const WAITS: [&str; 9] = [
     "_store_based_barrier",
 ];
 
-/// Functions of torch outside of `torch.distributed` in which a thread waits while other threads run collectives.
+/// Functions in other parts of torch that wait for collectives of other threads.
 const OUTSIDE: [&str; 3] = ["backward", "grad", "synchronize"];
 
 /// Returns the activity of a function of `torch.distributed`; `None` if it may compute.
