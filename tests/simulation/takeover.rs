@@ -114,7 +114,6 @@ fn every_bug_of_voter_changes_is_noticed() {
 #[test]
 fn every_bug_of_births_is_noticed() {
     let bugs: &[(Bug, &str, u64)] = &[
-        (Bug::UnansweredCandidate, "b j", 0),
         (Bug::StrangersDropped, "b j l", 0),
         (Bug::UninformedHosts, "b j l", 300),
         (Bug::UnshownEnds, "m", 0),

@@ -72,9 +72,6 @@ pub enum Bug {
     SlotsByAddress,
     /// The leases of members count before these members are voters. Breaks rules a and d.
     CountedNewcomer,
-    /// A voter does not answer with its newer state if a candidate knows less. Breaks rules b and j: hosts without a state file begin a
-    /// second job.
-    UnansweredCandidate,
     /// A candidate that knows less than a voter is elected. Breaks rule d.
     IgnorantCandidate,
     /// A voter's state file keeps the first list, which the next process believes. Breaks rules a, d and f.

@@ -98,7 +98,6 @@ impl World {
     /// Changes an answer as the bug does, before it is sent.
     pub(super) fn forge_answer(&self, is_renewal: bool, answer: &mut VoterMessage<Answer>) {
         match (self.bug, &mut answer.body.replica) {
-            (Bug::UnansweredCandidate, replica) => *replica = None,
             (Bug::NewListAtOnce, Some(replica)) => replica.lists.before = None,
             (Bug::UnreportedWorkers, _) => answer.body.workers_for = Duration::ZERO,
             (Bug::EarlyVotesCount, _) => {
