@@ -201,13 +201,7 @@ impl PartKeeper {
             ward: admission.ward,
             is_running: true,
         });
-        let plan = admission.memory.as_deref().map(|plan| plan.checkpoint);
-        let old = self.parts.values().filter(|part| self.is_fallback(part));
-        let fallback = old.map(|part| part.id.checkpoint).max();
-        self.free_all_but(|part| {
-            let checkpoint = Some(part.id.checkpoint);
-            checkpoint == plan || checkpoint == fallback
-        });
+        self.keep_for_round(admission.memory.as_deref().map(|plan| plan.checkpoint));
         self.whole = None;
         self.off = None;
         self.obstacle = None;
@@ -241,7 +235,7 @@ impl PartKeeper {
         self.end_round();
         self.round = None;
         self.whole = None;
-        self.free_all_but(|part| Some(part.id.checkpoint) == kept);
+        self.keep_for_round(kept);
         self.settle(now);
     }
 
@@ -375,13 +369,33 @@ impl PartKeeper {
         self.effects.push_back(Effect::CloseSockets);
     }
 
-    /// Returns true if a part is older than the checkpoint of the round, and has a place in it. The newest such checkpoint stays until the
-    /// other one is whole: its copies may not be made yet, and then the loss of one node would lose both.
+    /// Frees what a round does not need that begins with this checkpoint. The newest older one stays until that is whole, as its *fallback*:
+    /// the copies of the newer one may not be made yet, and then the loss of one node would lose both.
+    fn keep_for_round(&mut self, plan: Option<CheckpointId>) {
+        let older = self.parts.values().filter(|part| part.is_held());
+        let older = older.map(|part| Some(part.id.checkpoint)).filter(|id| *id < plan).max();
+        self.free_all_but(|part| {
+            let checkpoint = Some(part.id.checkpoint);
+            checkpoint == plan || Some(checkpoint) == older
+        });
+    }
+
+    /// Returns true if a part is older than the checkpoint of the round.
     fn is_fallback(&self, part: &KeptPart) -> bool {
-        let round = self.round.as_ref();
-        let plan = round.and_then(|round| round.plan.as_ref());
+        let plan = self.round.as_ref().and_then(|round| round.plan.as_ref());
         plan.is_some_and(|plan| part.id.checkpoint < plan.checkpoint)
-            && part.place(round) != PartPlace::Leftover
+    }
+
+    /// Takes a buffer. If there is no room, the fallback of the round is freed.
+    fn take_buffer(&mut self, bytes: u64, room: impl Fn(&Self) -> Room) -> Option<Buffer> {
+        let buffer = self.buffers.take(bytes, room(self), &mut self.effects);
+        if buffer.is_some() {
+            return buffer;
+        }
+        let fallback = self.parts.values().filter(|part| self.is_fallback(part));
+        let fallback: Vec<PartId> = fallback.map(|part| part.id).collect();
+        fallback.into_iter().for_each(|part| self.drop_part(part));
+        self.buffers.take(bytes, room(self), &mut self.effects)
     }
 
     /// Frees all parts, except complete ones that are kept. A round begins, or memory is off.

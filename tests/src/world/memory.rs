@@ -7,7 +7,7 @@
 //!   with other ranks, all parts are named in order, and each named node holds its part.
 //! - y: without lack of memory, and with the same ranks or by DCP, what a node was told to be whole survives the death of a worker and, if
 //!   it was copied, the loss of a node.
-//! - z: a node holds at most two checkpoints of its own and three parts of others, besides what is left of a plan. Its memory files stay
+//! - z: a node holds at most two checkpoints of its own and three parts of others, besides what is left of a plan and of an older checkpoint. Its memory files stay
 //!   below its limit, and none is closed or overwritten while it is used.
 //! - aa: when faults have stopped, no `save` waits for 120 s, and what was restored is soon on two nodes.
 //! - ab: at most two charged rounds begin with a checkpoint without a newer one that became whole. Lost nodes and workers that are killed

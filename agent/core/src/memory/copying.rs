@@ -70,7 +70,7 @@ impl PartKeeper {
     /// Returns true if no second node will hold a part.
     pub(super) fn is_alone(&self, part: &KeptPart) -> bool {
         if part.about.is_replicated {
-            return part.about.nodes == 1;
+            return self.round.as_ref().is_some_and(|round| round.nodes == 1);
         }
         self.buddy().is_none() || part.is_given_up || self.copying.is_buddy_lost && !is_copied(part)
     }
@@ -225,8 +225,8 @@ impl PartKeeper {
             return self.handle_fetched(transfer, header);
         }
         let taken = self.may_take(header).and_then(|()| {
-            let room = self.room_for_copies(header);
-            self.buffers.take(header.bytes, room, &mut self.effects).ok_or(Decline::NoRoom)
+            let room = |own: &Self| own.room_for_copies(header);
+            self.take_buffer(header.bytes, room).ok_or(Decline::NoRoom)
         });
         let buffer = match taken {
             Ok(buffer) => buffer,
@@ -298,8 +298,8 @@ impl PartKeeper {
         let others = self.parts.values().filter(|part| match part.place(Some(round)) {
             PartPlace::Own => part.id.group_rank == header.part.group_rank,
             PartPlace::Copy => true,
-            // Those of the plan are kept for other nodes, and do not count.
-            PartPlace::Leftover => plan != Some(part.id.checkpoint),
+            // Those of the plan and of its fallback are kept for other nodes, and do not count.
+            PartPlace::Leftover => plan < Some(part.id.checkpoint),
         });
         let (mut all, mut of_ward) = (0, 0);
         for part in others {

@@ -187,8 +187,7 @@ impl PartKeeper {
         if !self.fits_plan(local_rank, header) {
             return self.decline(transfer, Decline::NotNeeded);
         }
-        let room = self.room();
-        let Some(buffer) = self.buffers.take(header.bytes, room, &mut self.effects) else {
+        let Some(buffer) = self.take_buffer(header.bytes, Self::room) else {
             self.decline(transfer, Decline::NoRoom);
             let host = self.settings.host_name.clone();
             return self.turn_all_off(&format!(

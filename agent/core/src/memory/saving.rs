@@ -200,8 +200,7 @@ impl PartKeeper {
         if !own.contains(&id.checkpoint) && own.len() >= OWN_MAX {
             return None;
         }
-        let room = self.room();
-        let Some(buffer) = self.buffers.take(bytes, room, &mut self.effects) else {
+        let Some(buffer) = self.take_buffer(bytes, Self::room) else {
             let why = self.no_room(&about, bytes);
             self.turn_all_off(&why);
             return Some(Answer::Refused(self.off.clone().unwrap_or(why)));

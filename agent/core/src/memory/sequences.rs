@@ -464,7 +464,8 @@ impl Model {
         for part in keeper.parts.values() {
             match part.place(round) {
                 PartPlace::Own => drop(own.insert(part.id.checkpoint)),
-                // Those of the restored checkpoint stay until it is whole again, as others may fetch them.
+                // Those of the restored checkpoint and of its fallback stay until it is whole again, as others may fetch them.
+                PartPlace::Leftover if Some(part.id.checkpoint) < plan => {}
                 PartPlace::Copy | PartPlace::Leftover => {
                     others += usize::from(Some(part.id.checkpoint) != plan);
                 }

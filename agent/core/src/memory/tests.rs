@@ -660,6 +660,8 @@ fn outsider_keeps_the_plan() {
     assert_eq!(pair.nodes[0].held().len(), 4, "the coordinator does not know the plan");
     pair.nodes[0].keeper.handle_wait(now, round(2), Some(checkpoint(1, 20)));
     pair.run();
+    assert_eq!(pair.nodes[0].held().len(), 4, "the copies of the newer one may not be made yet");
+    pair.whole(1, 20);
     assert_eq!(pair.nodes[0].held(), [(0, 20), (1, 20)]);
     assert_eq!(pair.ask_buffer(0, 0, 1, 30), None);
     pair.whole(2, 30);

@@ -525,10 +525,10 @@ impl World {
             return;
         };
         let own = report.parts.iter().filter(|part| part.place == PartPlace::Own).count();
-        // Other nodes may need what is left of a plan, until a newer checkpoint is whole.
+        // Other nodes may need what is left of a plan and of its fallback, until a newer checkpoint is whole.
         let was_planned = |checkpoint| {
             let mut plans = memory.known.admitted.values();
-            plans.any(|members| members.values().find_map(plan_of) == Some(checkpoint))
+            plans.any(|members| members.values().find_map(plan_of) >= Some(checkpoint))
         };
         let is_other = |part: &&Part| match part.place {
             PartPlace::Own => false,
