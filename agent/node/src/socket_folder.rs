@@ -48,9 +48,9 @@ impl Drop for SocketFolder {
     }
 }
 
-/// Removes the sockets of killed agents.
+/// Removes the sockets of killed agents, among the first entries.
 fn remove_left(dir: &Path) {
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten().take(EXAMINED) {
         let folder = entry.path();
         if is_old(&entry, PREFIX)
             && let Ok(_lock) = lock(&folder)
@@ -62,6 +62,10 @@ fn remove_left(dir: &Path) {
 }
 
 const PREFIX: &str = "sockets-";
+
+/// The number of entries that are examined: more than agents run on a machine. A thousand agents that start together would else examine each
+/// other's folders.
+const EXAMINED: usize = 32;
 
 #[cfg(test)]
 mod tests {
