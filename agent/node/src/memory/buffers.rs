@@ -48,11 +48,21 @@ pub(super) struct MemoryFile {
     buffer: Buffer,
     file: OnceLock<Result<File, String>>,
     pages: OnceLock<Result<(), String>>,
+    /// What was read at the last checksum. A range is compared with it.
+    summed: Mutex<Arc<Summed>>,
+}
+
+/// The checksums of a content by blocks of [`limits::SUMMED_BLOCK`] bytes, of which the last may be shorter.
+#[derive(Debug, Default)]
+struct Summed {
+    bytes: u64,
+    blocks: Vec<Sum>,
 }
 
 impl MemoryFile {
     fn new(buffer: Buffer) -> Self {
-        Self { buffer, file: OnceLock::new(), pages: OnceLock::new() }
+        let (file, pages) = (OnceLock::new(), OnceLock::new());
+        Self { buffer, file, pages, summed: Mutex::default() }
     }
 
     /// Returns the file, and makes it if it does not exist. Its pages are made when bytes are written.
@@ -117,6 +127,7 @@ impl MemoryFile {
     pub(super) fn sum(&self, bytes: u64, is_stopped: impl Fn() -> bool) -> Result<Sum, String> {
         let file = self.with_content()?;
         let (mut sums, mut piece) = (Sums::new(), vec![0; limits::PIECE]);
+        let mut summed = Summed { bytes, blocks: Vec::new() };
         let mut at = 0;
         while at < bytes {
             if is_stopped() {
@@ -125,10 +136,41 @@ impl MemoryFile {
             let piece = &mut piece[..piece_len(bytes - at)];
             file.read_exact_at(piece, at).map_err(|error| error.to_string())?;
             sums.add(piece);
+            summed.blocks.extend(piece.chunks(limits::SUMMED_BLOCK).map(sum_of));
             at += piece.len() as u64;
         }
+        *self.summed.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(summed);
         Ok(sums.finish())
     }
+
+    /// Reads the bytes from `at` to the end of their block of [`limits::SUMMED_BLOCK`] bytes, or to `end`. Returns them,
+    /// and true if the block is as it was at the last checksum.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's error, for people.
+    pub(super) fn read_checked<'block>(
+        &self,
+        at: u64,
+        end: u64,
+        block: &'block mut Vec<u8>,
+    ) -> Result<(&'block [u8], bool), String> {
+        let summed = Arc::clone(&self.summed.lock().unwrap_or_else(PoisonError::into_inner));
+        let size = limits::SUMMED_BLOCK as u64;
+        let begin = at - at % size;
+        block.resize((begin + size).min(summed.bytes).saturating_sub(begin) as usize, 0);
+        let read = self.with_content()?.read_exact_at(block, begin);
+        read.map_err(|error| error.to_string())?;
+        let number = usize::try_from(begin / size).unwrap_or(usize::MAX);
+        let is_same = summed.blocks.get(number) == Some(&sum_of(block));
+        let wanted = (at - begin) as usize..block.len().min((end - begin) as usize);
+        let wanted = block.get(wanted).filter(|wanted| !wanted.is_empty());
+        Ok((wanted.ok_or("the buffer has no such bytes")?, is_same))
+    }
+}
+
+fn sum_of(bytes: &[u8]) -> Sum {
+    Sum(Hasher::oneshot(bytes))
 }
 
 /// Returns the length of the next piece if `left` bytes are left.

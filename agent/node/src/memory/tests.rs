@@ -404,6 +404,37 @@ async fn changed_bytes_are_noticed() {
     assert_eq!(ends, [TransferEnd::WrongSum, TransferEnd::WrongSum]);
 }
 
+/// Bytes that have changed since the checksum are not given to a worker of another agent, nor are others of their 64 KiB.
+#[tokio::test]
+async fn changed_ranges_are_noticed() {
+    let (mut first, _folder) = service(secret("a"), "job");
+    let (mut second, other) = service(secret("a"), "job");
+    let mut bytes = content(200_000);
+    let buffer = Buffer { id: 1, size: 1 << 20 };
+    let part = header(bytes.len() as u64, fill(&second, buffer, &bytes)).part;
+    bytes[199_999] ^= 1;
+    second.buffers.get(buffer).open().unwrap().write_all_at(&bytes, 0).unwrap();
+    for (number, range, expected) in [
+        (0, 100..196_608, TransferEnd::Done),
+        (1, 100..196_609, TransferEnd::WrongSum),
+        (2, 199_998..200_000, TransferEnd::WrongSum),
+    ] {
+        let transfer = TransferId { number, ..OWN };
+        let (offset, bytes) = (range.start, range.end - range.start);
+        let ranges = vec![BlockRange { local_rank: LocalRank(0), offset, bytes }];
+        let sources = vec![other.address.clone()];
+        first.carry_out(Effect::FetchRanges { transfer, sources, part, ranges });
+        let [end, _] = both_ends([&mut first, &mut second], |_, input| match *input {
+            Input::WantedRange { transfer, range, .. } => {
+                vec![Effect::ServeRange { transfer, buffer, range }]
+            }
+            _ => vec![],
+        })
+        .await;
+        assert_eq!(end, expected, "{range:?}");
+    }
+}
+
 /// A worker learns where the parts are, and reads ranges of a block that another agent holds. The first address does not
 /// answer.
 #[tokio::test]

@@ -43,7 +43,7 @@ impl Transport {
             return Ok((TransferEnd::Declined(why), stream));
         }
         self.on_thread(stop, async move {
-            send(&mut stream, file.with_content()?, 0..header.bytes, |_| {}).await?;
+            send_file(&mut stream, file.with_content()?, header.bytes).await?;
             let receipt = Receipt::decode(read_byte(&mut stream).await?);
             let end = match receipt.map_err(|error| error.to_string())? {
                 Receipt::Done => TransferEnd::Done,
@@ -145,26 +145,32 @@ pub(super) async fn read_byte(stream: &mut (impl AsyncRead + Unpin)) -> Result<u
     moved(stream.read_u8()).await
 }
 
-/// Sends these bytes of a file, and reports each piece of them.
-pub(super) async fn send(
+/// Sends the first `bytes` bytes of a file.
+pub(super) async fn send_file(
     stream: &mut (impl AsyncWrite + Unpin),
     file: &File,
-    Range { start: mut at, end }: Range<u64>,
-    mut report: impl FnMut(&[u8]),
+    bytes: u64,
 ) -> Result<(), String> {
-    let mut piece = vec![0; piece_len(end - at)];
-    while at < end {
-        let piece = &mut piece[..piece_len(end - at)];
+    let (mut at, mut piece) = (0, vec![0; piece_len(bytes)]);
+    while at < bytes {
+        let piece = &mut piece[..piece_len(bytes - at)];
         file.read_exact_at(piece, at).map_err(|error| error.to_string())?;
-        report(piece);
-        let mut rest = &*piece;
-        while !rest.is_empty() {
-            let sent = moved(stream.write(rest)).await?;
-            rest = rest.get(sent.max(1)..).unwrap_or_default();
-        }
+        send(stream, piece).await?;
         at += piece.len() as u64;
     }
     moved(stream.flush()).await
+}
+
+/// Sends these bytes. Each system call may take [`limits::SILENCE`](crate::memory::limits::SILENCE).
+pub(super) async fn send(
+    stream: &mut (impl AsyncWrite + Unpin),
+    mut rest: &[u8],
+) -> Result<(), String> {
+    while !rest.is_empty() {
+        let sent = moved(stream.write(rest)).await?;
+        rest = rest.get(sent.max(1)..).unwrap_or_default();
+    }
+    Ok(())
 }
 
 /// Receives these bytes of a file. Returns their checksum.
@@ -220,7 +226,7 @@ mod tests {
         assert_eq!(end, "no byte has moved for 10 s");
         assert_eq!(clock::now() - begun, limits::SILENCE * 19 / 10);
         let begun = clock::now();
-        let end = send(&mut near, file, 0..8 << 20, |_| {}).await.unwrap_err();
+        let end = send_file(&mut near, file, 8 << 20).await.unwrap_err();
         assert_eq!(
             (end.as_str(), clock::now() - begun),
             ("no byte has moved for 10 s", limits::SILENCE)

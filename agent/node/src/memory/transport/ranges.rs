@@ -110,9 +110,19 @@ impl Transport {
         };
         self.on_thread(self.stop.clone(), async move {
             write(&mut stream, &[Verdict::Take.encode()]).await?;
-            let (mut sums, bytes) = (Sums::new(), range.offset..range.offset + range.bytes);
-            send(&mut stream, file.with_content()?, bytes, |piece| sums.add(piece)).await?;
-            write(&mut stream, &sums.finish().0.to_be_bytes()).await?;
+            let (mut sums, mut is_same, mut block) = (Sums::new(), true, Vec::new());
+            let (mut at, end) = (range.offset, range.offset + range.bytes);
+            while at < end {
+                let (piece, is_block_same) = file.read_checked(at, end, &mut block)?;
+                is_same &= is_block_same;
+                sums.add(piece);
+                send(&mut stream, piece).await?;
+                at += piece.len() as u64;
+            }
+            let sum = sums.finish().0;
+            // The other end takes a wrong sum for what it is: content that has changed.
+            let sum = if is_same { sum } else { !sum };
+            write(&mut stream, &sum.to_be_bytes()).await?;
             Ok((TransferEnd::Done, stream))
         })
         .await
