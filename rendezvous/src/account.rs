@@ -258,8 +258,9 @@ impl TimeAccount {
             Open::In(_) | Open::Closed => return None,
         }
         if self.open != Open::Measured {
-            let before = self.step_before.take().unwrap_or(step);
-            let steps = before.saturating_sub(step);
+            // The first sign is that of a step that was done again itself, if the last round had come so far.
+            let end = self.step_before.take().map(|before| before.saturating_add(1));
+            let steps = end.unwrap_or(step).saturating_sub(step);
             let factor = u32::try_from(steps).unwrap_or(u32::MAX);
             let time = self.step_time.unwrap_or_default().saturating_mul(factor);
             // No more can be redone than was productive.

@@ -1,5 +1,7 @@
 //! Tests jobs while etcd, or a part of it, is away.
 
+use std::fs;
+
 use nix::sys::signal::Signal;
 
 use crate::{
@@ -98,6 +100,31 @@ fn etcd_is_away() {
     assert_eq!(job.status()["restarts_used"], 0);
     let logs: String = job.agents.iter().map(|agent| agent.text(Stream::Stderr)).collect();
     assert_eq!(logs.matches("etcd has confirmed no change for 4.8 s").count(), 2, "{logs}");
+    job.end();
+}
+
+/// A notice that ends the job comes to one node while etcd does not answer. The job ends on all nodes when etcd is back.
+#[test]
+fn end_of_the_job_waits_for_etcd() {
+    let sandbox = Sandbox::new();
+    let Some(etcd) = Cluster::start(&sandbox, 1) else { return };
+    let own = sandbox.path("run-of-one");
+    fs::create_dir(&own).unwrap();
+    let own = own.display().to_string();
+    let mut job = Job::new(&sandbox, etcd.endpoints(), FLAGS).env("XDG_RUNTIME_DIR", own.clone());
+    job.start_agent();
+    job = job.env("XDG_RUNTIME_DIR", sandbox.path("run").display().to_string());
+    job.run(2);
+    etcd.signal(Signal::SIGSTOP);
+    for agent in &mut job.agents {
+        agent.logs("killing the workers of this node");
+    }
+    let notice = sandbox.ragent("notice end").env("XDG_RUNTIME_DIR", own);
+    notice.run().assert_code(0);
+    etcd.signal(Signal::SIGCONT);
+    for agent in std::mem::take(&mut job.agents) {
+        job.end_of(agent).assert_code(8);
+    }
     job.end();
 }
 

@@ -2,7 +2,7 @@
 
 mod result_file;
 
-use std::{convert::Infallible, io, path::Path, process::ExitCode, sync::Arc, time::Duration};
+use std::{convert::Infallible, io, path::Path, process::ExitCode, sync::Arc, thread, time::Duration};
 
 use nix::sys::signal::Signal;
 use ragent_base::{
@@ -233,7 +233,9 @@ fn launch_with_logs(spec: &JobSpec, core_dump: u64, log: &Log) -> Result<Success
     // If the keeper is killed, its orphans become children of this process, which kills them.
     nix::sys::prctl::set_child_subreaper(true)
         .map_err(|errno| system("become a subreaper")(errno.into()))?;
-    temp_folders::clean(&ThisHost.temp_dir());
+    let cleaner = thread::Builder::new().name("cleaner".to_owned());
+    // There may be hundreds, and nothing waits for it. If there is no thread, the next launch removes them.
+    drop(cleaner.spawn(|| temp_folders::clean(&ThisHost.temp_dir())));
     let logs = LogFolder::create(spec.log_dir.as_deref(), &ThisHost.temp_dir(), &spec.run_id);
     let logs = match logs {
         Ok(logs) => logs,

@@ -42,12 +42,12 @@ fn stages_of_a_restart_are_counted() {
     account.started(now);
     now += 5 * SECOND;
     assert_eq!(account.state(now), Some(TimeState::Starting), "progress is known");
-    assert_eq!(account.progress(now, 15, Some(SECOND), false), Some(5));
+    assert_eq!(account.progress(now, 15, Some(SECOND), false), Some(6));
     let times = account.seen(now);
     let expected =
         [("waiting", 1), ("rendezvous", 2), ("starting", 8), ("productive", 19), ("stopping", 4)];
     assert_eq!(seconds(&times), expected);
-    assert_eq!(times.redone, 5 * SECOND);
+    assert_eq!(times.redone, 6 * SECOND);
     account.close(now);
     assert_eq!(account.seen(now + SECOND), times, "a closed job grows no older");
 }

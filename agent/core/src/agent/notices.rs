@@ -321,10 +321,13 @@ impl Agent {
         }
     }
 
-    /// Returns the time at which this node leaves, although the coordinator has not ended the round.
+    /// Returns the time at which this node leaves, although the coordinator has not ended the round. If the job is to
+    /// end, other nodes learn it from the next coordinator, and that one from this node: so it waits as for a first one.
     pub(super) fn notice_deadline(&self) -> Option<Instant> {
-        let (_, until) = self.notices.received.as_ref().filter(|_| !self.is_leaving())?;
-        Some(*until + self.settings.leases.coordinator)
+        let (received, until) = self.notices.received.as_ref().filter(|_| !self.is_leaving())?;
+        let coordinator = self.settings.leases.coordinator;
+        let patience = if received.ends_job { self.patience() } else { coordinator };
+        Some(*until + patience.max(coordinator))
     }
 
     pub(super) fn handle_notice_timeout(&mut self, now: Instant) {

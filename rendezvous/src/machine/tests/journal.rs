@@ -215,10 +215,10 @@ fn steps_are_accounted_for() {
     assert_eq!(recorded(&mut t), after);
     let Snapshot { last_restart, restarts, time, .. } = snapshot(&t);
     let cost = last_restart.unwrap();
-    assert_eq!((cost.stages.starting_ms, cost.redone_steps), (5_000, Some(4)));
-    assert_eq!(restarts[1].sum.redone_steps, 4);
+    assert_eq!((cost.stages.starting_ms, cost.redone_steps), (5_000, Some(5)));
+    assert_eq!(restarts[1].sum.redone_steps, 5);
     let states = ["starting", "productive", "stopping"].map(|state| time.of(state));
-    assert_eq!((states, time.redone_ms), ([15_000, 19_000, 0], 4_000));
+    assert_eq!((states, time.redone_ms), ([15_000, 19_000, 0], 5_000));
     assert!(time.productive_ratio().is_some());
 }
 
