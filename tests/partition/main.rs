@@ -311,6 +311,26 @@ fn blocked_ports_are_named() {
     }
 }
 
+/// A machine whose own name does not lead to its address on the network gives gloo the interface of the agent, unless the user has set
+/// one.
+#[test]
+fn gloo_uses_the_interface_of_the_agent() {
+    if !may_make_networks() {
+        return;
+    }
+    // In the namespaces, the name of this machine has no address of theirs.
+    let network = Network::new("gloo", 2);
+    let sandbox = Sandbox::new();
+    let words = "--nnodes 2 --rdzv-endpoint 10.77.0.1:29400 --no-python bash -c";
+    let worker = "echo gloo=$GLOO_SOCKET_IFNAME.";
+    let start = |node| network.ragent(&sandbox, node, words).arg(worker);
+    let (host, other) = (start(1).start(), start(2).env("GLOO_SOCKET_IFNAME", "lo").start());
+    let (host, other) = (host.end(), other.end());
+    assert!(host.stdout.contains("gloo=eth0."), "{}", host.stdout);
+    host.assert_stderr(&["workers get GLOO_SOCKET_IFNAME=eth0, the interface of 10.77.0.1"]);
+    assert!(other.stdout.contains("gloo=lo."), "{}", other.stdout);
+}
+
 /// If a node gets another address while it is registered, and its system prefers that address from then on, the store of the next round
 /// accepts it.
 #[test]

@@ -5,6 +5,7 @@
 //! make no progress.
 
 pub mod driver;
+pub mod gloo_interface;
 pub mod health;
 mod keeper_link;
 pub mod launch;

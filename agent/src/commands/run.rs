@@ -39,6 +39,7 @@ use ragent_node::{
     notices::{self, NoticeRequest, NoticeSocket},
     workers::{
         driver::{self as supervisor_driver, SupervisorCommand, SupervisorHandle},
+        gloo_interface,
         health::timers::TimerPipe,
         launch::{arguments::ArgumentSpec, environment::EnvironmentSpec},
         spec::SupervisorSpec,
@@ -669,6 +670,7 @@ fn supervisor_spec(
         ignored: spec.notice_on.iter().map(|notice| notice.signal as i32).collect(),
         stop_grace: spec.shared.timeouts.stop_grace,
         held_gpu_timeout: spec.held_gpu_timeout,
+        chooses_gloo_interface: ThisHost.env(gloo_interface::VARIABLE).is_none(),
         health: spec.health.clone(),
         final_codes: spec.final_codes.clone(),
         standby: standby_spec(spec),

@@ -199,6 +199,7 @@ pub async fn drive(
         noticed: None,
         askers: Vec::new(),
         workers_succeeded: false,
+        address: None,
         addresses: Vec::new(),
         owner_lookup: OwnerLookup::default(),
         store_path: StorePath::default(),
@@ -332,6 +333,8 @@ struct NodeDriver<'a> {
     askers: Vec<Asker>,
     /// True if the workers of the last round on this node have succeeded.
     workers_succeeded: bool,
+    /// The address of this node at the last registration; `None` if it was a name.
+    address: Option<IpAddr>,
     /// This machine's addresses at the last registration.
     addresses: Vec<IpAddr>,
     owner_lookup: OwnerLookup,
@@ -594,7 +597,9 @@ impl NodeDriver<'_> {
                 self.spec.start_screen.handle_workers().await;
                 self.memory.set_job(job_uid.clone());
                 let memory_folder = self.memory.socket_folder().map(Path::to_owned);
-                self.order(SupervisorCommand::Start { admission, job_uid, memory_folder }).await;
+                let address = self.address;
+                let start = SupervisorCommand::Start { admission, job_uid, address, memory_folder };
+                self.order(start).await;
             }
             Action::Stop { signal, grace } => {
                 self.order(SupervisorCommand::Stop { signal, grace }).await

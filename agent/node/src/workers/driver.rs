@@ -43,6 +43,7 @@ use self::{
     watching::{next_timer, next_worker_report, open_report_sockets},
 };
 use super::{
+    gloo_interface::GlooInterface,
     health::{
         checks::HealthChecks,
         hardware::HardwareWatch,
@@ -95,6 +96,7 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
         worker_reports,
         output: Arc::new(Notify::new()),
         gpus,
+        gloo_interface: Arc::default(),
         look_files: BTreeMap::new(),
         background,
     };
@@ -126,6 +128,7 @@ struct WorkersDriver {
     /// Notified of output that may contain training steps.
     output: Arc<Notify>,
     gpus: Arc<HeldGpus>,
+    gloo_interface: Arc<GlooInterface>,
     hardware: HardwareWatch,
     checks: HealthChecks,
     /// The files of the workers that looks write. They stay the same in all rounds.
@@ -136,8 +139,8 @@ struct WorkersDriver {
 /// The result of background work for a round.
 #[derive(Debug)]
 enum Done {
-    /// The output files of the workers are open.
-    Prepared(Prepared),
+    /// The output files of the workers are open, and the network interface for gloo is known, if workers are given one.
+    Prepared(Prepared, Option<String>),
     /// The activity of the workers was read.
     Looked(BTreeMap<LocalRank, Activity>),
     /// The stacks of a hung group were taken.
@@ -258,7 +261,9 @@ impl WorkersDriver {
             return;
         };
         match done {
-            Done::Prepared(prepared) => self.start_workers(prepared).await,
+            Done::Prepared(prepared, gloo_interface) => {
+                self.start_workers(prepared, gloo_interface).await
+            }
             Done::Looked(activities) => {
                 group.is_looking = false;
                 let watch = group.hang.as_mut();
@@ -298,9 +303,9 @@ impl WorkersDriver {
 
     async fn handle_command(&mut self, command: SupervisorCommand) {
         match command {
-            SupervisorCommand::Start { admission, job_uid, memory_folder } => {
+            SupervisorCommand::Start { admission, job_uid, address, memory_folder } => {
                 self.memory_folder = memory_folder;
-                self.start_group(*admission, job_uid).await
+                self.start_group(*admission, job_uid, address).await
             }
             SupervisorCommand::Stop { signal, grace } => self.input(Input::Stop { signal, grace }),
             SupervisorCommand::Forward(signal) => {

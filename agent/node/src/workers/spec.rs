@@ -45,6 +45,8 @@ pub struct SupervisorSpec {
     pub stop_grace: Duration,
     /// The time to wait for GPUs that processes of an earlier round still hold.
     pub held_gpu_timeout: Duration,
+    /// True if the agent may choose the network interface that gloo uses in workers.
+    pub chooses_gloo_interface: bool,
     /// The checks of the machine.
     pub health: HealthSpec,
     /// The exit codes after which the job is not restarted.

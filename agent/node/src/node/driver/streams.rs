@@ -82,6 +82,7 @@ impl NodeDriver<'_> {
         // IPv6 addresses may change while an agent runs.
         self.addresses = ThisHost.addresses();
         describe(&mut node, local.ip(), self.addresses.clone());
+        self.address = node.address.parse().ok();
         node.load = ThisHost.load().unwrap_or_default();
         node
     }

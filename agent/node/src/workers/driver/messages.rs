@@ -1,6 +1,7 @@
 //! Defines the messages between the supervisor and the agent.
 
 use std::{
+    net::IpAddr,
     path::PathBuf,
     time::{Duration, Instant},
 };
@@ -29,6 +30,8 @@ pub enum SupervisorCommand {
         admission: Box<Admission>,
         /// The run of the job.
         job_uid: JobUid,
+        /// The address of this node for the others; `None` if it has registered by a name.
+        address: Option<IpAddr>,
         /// The folder with the workers' sockets for checkpoints in memory, if there are any.
         memory_folder: Option<PathBuf>,
     },

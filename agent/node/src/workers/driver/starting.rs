@@ -1,6 +1,6 @@
 //! Starts the workers of a round.
 
-use std::{collections::BTreeMap, ffi::OsString, fs::File, io, sync::Arc};
+use std::{collections::BTreeMap, ffi::OsString, fs::File, io, net::IpAddr, sync::Arc};
 
 use ragent_base::{
     output::{lines::Choice, logs::WorkerFolder},
@@ -30,6 +30,7 @@ use crate::{
     memory::socket_path,
     workers::limits,
     workers::{
+        gloo_interface,
         keeper_link::KeeperLink,
         launch::{arguments::WorkerContext, environment},
         plumbing::{Prepared, WorkerFiles, plumb, prepare},
@@ -37,13 +38,20 @@ use crate::{
 };
 
 impl WorkersDriver {
-    pub(super) async fn start_group(&mut self, admission: Admission, job_uid: JobUid) {
+    pub(super) async fn start_group(
+        &mut self,
+        admission: Admission,
+        job_uid: JobUid,
+        address: Option<IpAddr>,
+    ) {
         let size = self.spec.environment.local_world_size;
         let machine = Supervisor::new(size, self.spec.stop_grace);
         let waited = clock::now().saturating_duration_since(self.idle_since);
         self.spec.events.agent(&admission, AgentEvent::Rendezvous(waited));
         self.spec.events.agent(&admission, AgentEvent::Assigned);
         let (round, restart_count) = (admission.round, admission.restart_count);
+        let is_alone = admission.group_world_size == 1 || !self.spec.chooses_gloo_interface;
+        let (address, gloo) = (address.filter(|_| !is_alone), Arc::clone(&self.gloo_interface));
         let (workers, choices) = (BTreeMap::new(), [None, None]);
         if let Some(worker_reports) = &mut self.worker_reports {
             worker_reports.forget();
@@ -78,14 +86,14 @@ impl WorkersDriver {
         let (logs, output) = (Arc::clone(&self.spec.logs), self.spec.output.clone());
         let gpus = Arc::clone(&self.gpus);
         self.in_background(round, async move {
-            gpus.wait().await;
+            let (gloo_interface, ()) = tokio::join!(gloo.towards_others(address), gpus.wait());
             let prepare = move || prepare(&logs, &output, restart_count, size);
             let prepared = timeout(limits::FILES_TIMEOUT, spawn_blocking(prepare)).await;
             let prepared = prepared.unwrap_or_else(|_| {
                 warn!("the disk of the log files does not answer; continuing without log files");
                 Ok(Prepared::default())
             });
-            Done::Prepared(prepared.unwrap_or_default())
+            Done::Prepared(prepared.unwrap_or_default(), gloo_interface)
         });
     }
 
@@ -110,7 +118,11 @@ impl WorkersDriver {
     }
 
     /// Starts the workers of the group, unless it was stopped meanwhile.
-    pub(super) async fn start_workers(&mut self, prepared: Prepared) {
+    pub(super) async fn start_workers(
+        &mut self,
+        prepared: Prepared,
+        gloo_interface: Option<String>,
+    ) {
         let Some(group) = self.group.as_mut().filter(|group| group.machine.is_running()) else {
             return;
         };
@@ -127,7 +139,9 @@ impl WorkersDriver {
         self.standby_input(standby::Input::RoundStarted);
         for local_rank in (0..size).map(LocalRank) {
             let files = workers.remove(&local_rank).unwrap_or_default();
-            if let Err(error) = self.start_worker(local_rank, files).await {
+            if let Err(error) =
+                self.start_worker(local_rank, files, gloo_interface.as_deref()).await
+            {
                 return self.not_started(local_rank, error.to_string());
             }
         }
@@ -141,6 +155,7 @@ impl WorkersDriver {
         &mut self,
         local_rank: LocalRank,
         files: WorkerFiles,
+        gloo_interface: Option<&str>,
     ) -> io::Result<()> {
         let group = self.group.as_ref().expect("a group is being started");
         let (admission, choices, output) = (&group.admission, &group.choices, &self.output);
@@ -150,6 +165,7 @@ impl WorkersDriver {
         let mut env =
             self.spec.environment.of_worker(&group.admission, local_rank, error_file.as_deref());
         env.extend(self.variables_of_node(local_rank));
+        env.extend(gloo_interface.map(|name| (gloo_interface::VARIABLE.to_owned(), name.into())));
         if let Some(folder) = folder.as_ref().filter(|_| self.spec.observation.flight_recorder) {
             let records = folder.flight_record_prefix();
             env.push((FLIGHT_RECORDER_FILE.to_owned(), records.into()));
