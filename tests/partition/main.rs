@@ -309,6 +309,11 @@ fn blocked_ports_are_named() {
             assert!(end.stdout.contains(part), "{command}: {}", end.stdout);
         }
     }
+    // The second agent reaches the endpoint's port, and tries a free port as well.
+    let end = network.ragent(&sandbox, 2, "doctor --peers --rdzv-endpoint 10.77.0.1:29400").run();
+    end.assert_code(1);
+    let line = end.stdout.lines().find(|line| line.contains("a free port")).unwrap_or_default();
+    assert!(line.contains(" does not reach ") && line.contains("(10.77.0.1:"), "{}", end.stdout);
 }
 
 /// A machine whose own name does not lead to its address on the network gives gloo the interface of the agent, unless the user has set

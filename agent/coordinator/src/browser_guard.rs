@@ -62,7 +62,8 @@ pub(super) async fn check(
     if !is_ours {
         return (StatusCode::MISDIRECTED_REQUEST, "unknown host name\n").into_response();
     }
-    let has_effects = request.method() != Method::GET || request.uri().path() == REACH_PATH;
+    let has_effects =
+        request.method() != Method::GET || request.uri().path().starts_with(REACH_PATH);
     if has_effects && is_of_a_page(request.headers()) {
         return (StatusCode::FORBIDDEN, "requests from web pages are refused\n").into_response();
     }

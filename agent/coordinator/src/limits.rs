@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 pub(crate) use ragent_base::limits::{
-    FLUSH_TIMEOUT, IDENTIFY_TIMEOUT, MAX_REACHED, REACH_AT_ONCE, STREAM_QUEUE,
+    FLUSH_TIMEOUT, IDENTIFY_TIMEOUT, MAX_IDENTITY_LEN, MAX_REACHED, REACH_AT_ONCE, STREAM_QUEUE,
 };
 
 /// Inputs that wait for the coordinator's machine. Senders wait while it is full.
@@ -85,6 +85,8 @@ pub(crate) const MAX_AGENT_MESSAGE: usize = 64 << 10;
 pub(crate) const MAX_COORDINATOR_MESSAGE: usize = 4 << 20;
 /// Death notices that a voter keeps. Further ones replace the oldest. A node that loses its notice is evicted at the end of its lease.
 pub(crate) const MAX_DEATH_NOTICES: usize = 512;
+/// The time for which a port for one connection of a measurement is open: as long as two attempts to connect take.
+pub(crate) const FREE_PORT_TIMEOUT: Duration = Duration::from_secs(6);
 /// Connections to each node in a measurement. The fastest one counts.
 pub(crate) const REACH_TRIES: u32 = 3;
 /// The lines about the hardware of a node on its page, of 200 bytes each: 16 KiB with their frame.

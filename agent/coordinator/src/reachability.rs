@@ -1,10 +1,14 @@
 //! Measures how this agent reaches the other nodes of its job, for `ragent doctor --peers`.
 //!
+//! 1. It connects to the port of each other agent.
+//! 2. It asks that agent to open a free port, as workers do, and connects to it. A firewall may let only the agents' port pass.
+//!
 //! The measurement must not become a port scanner for strangers:
 //!
 //! - A request cannot name addresses. Only registered nodes are tried.
 //! - A node is tried only if its stream comes from the address that it announces.
 //! - One measurement runs at a time, at most once a second.
+//! - A free port is open for one connection or six seconds, and there are at most as many as nodes that one agent tries at the same time.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -17,16 +21,27 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use ragent_base::{net, secret::Credentials, spec::Endpoint, sys::clock};
+use ragent_base::{
+    net::{
+        self, Reach,
+        http_client::{self, HttpPage},
+    },
+    secret::Credentials,
+    spec::Endpoint,
+    sys::clock,
+};
 use ragent_rendezvous::snapshot::{NodeSnapshot, Snapshot};
 use serde::{Deserialize, Serialize};
-use tokio::{sync::Semaphore, task::JoinSet};
+use tokio::{net::TcpListener, sync::Semaphore, task::JoinSet, time::timeout};
 
 use super::{client, driver, role::Role};
 use crate::limits;
 
 /// The path at which an agent reports how it reaches the others.
 pub const REACH_PATH: &str = "/v1/reach";
+
+/// The path at which an agent opens a free port for one connection.
+pub(super) const PORT_PATH: &str = "/v1/reach/port";
 
 /// The report of one node.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -43,9 +58,9 @@ pub struct ReachReport {
 pub struct ReachedNode {
     /// The id of the node.
     pub node_id: String,
-    /// The time of the fastest of a few connections.
+    /// The time of the fastest of a few connections to the agent's port.
     pub millis: Option<f64>,
-    /// The reason if no connection could be opened.
+    /// The reason if that port, or a free one, could not be reached.
     pub error: Option<String>,
 }
 
@@ -85,7 +100,7 @@ pub(super) async fn report(State(reach): State<ReachMeasurement>) -> Response {
     };
     match snapshot {
         Some(snapshot) => {
-            let reached = measure(&snapshot).await;
+            let reached = measure(&snapshot, &credentials).await;
             Json(ReachReport { endpoint, reached }).into_response()
         }
         None => {
@@ -100,17 +115,17 @@ async fn addresses_of(endpoint: &Endpoint) -> Vec<IpAddr> {
 }
 
 /// Opens connections to all nodes of `snapshot`.
-async fn measure(snapshot: &Snapshot) -> Vec<ReachedNode> {
+async fn measure(snapshot: &Snapshot, credentials: &Credentials) -> Vec<ReachedNode> {
     let places = Arc::new(Semaphore::new(limits::REACH_AT_ONCE));
     let nodes = snapshot.nodes.iter().take(limits::MAX_REACHED);
     let tried: JoinSet<ReachedNode> = nodes
         .cloned()
         .map(|node| {
-            let places = Arc::clone(&places);
+            let (places, credentials) = (Arc::clone(&places), credentials.clone());
             async move {
                 // The semaphore is never closed; an error would only lift the limit.
                 let _place = places.acquire().await;
-                reach(&node).await
+                reach(&node, &credentials).await
             }
         })
         .collect();
@@ -119,22 +134,65 @@ async fn measure(snapshot: &Snapshot) -> Vec<ReachedNode> {
     reached
 }
 
-async fn reach(node: &NodeSnapshot) -> ReachedNode {
+async fn reach(node: &NodeSnapshot, credentials: &Credentials) -> ReachedNode {
     let node_id = node.node_id.to_string();
-    // An address that a node only announces may belong to any host, so it is not probed.
-    let tried = match (node.address.parse::<IpAddr>(), node.observed) {
+    let tried = match observed_address(node) {
+        Ok(address) => best_of_some(address).await.map(|millis| (millis, address)),
+        Err(error) => Err(error),
+    };
+    match tried {
+        Ok((millis, address)) => {
+            let error = reach_free_port(address, credentials).await.err();
+            ReachedNode { node_id, millis: Some(millis), error }
+        }
+        Err(error) => ReachedNode { node_id, millis: None, error: Some(error) },
+    }
+}
+
+/// Returns the address of the node's agent. An address that a node only announces may belong to any host, so it is not probed.
+fn observed_address(node: &NodeSnapshot) -> Result<SocketAddr, String> {
+    match (node.address.parse::<IpAddr>(), node.observed) {
         (Ok(ip), Some(observed)) if ip.to_canonical() == observed => {
-            best_of_some((ip, node.agent_port).into()).await
+            Ok((ip, node.agent_port).into())
         }
         (Ok(ip), Some(observed)) => {
             Err(format!("not tried: it announces {ip}, but its stream comes from {observed}"))
         }
         (Ok(_), None) => Err("not tried: it is not registered".to_owned()),
         (Err(_), _) => Err(format!("`{}` is not an IP address", node.address)),
+    }
+}
+
+/// Lets the agent at `address` open a free port, and connects to it.
+async fn reach_free_port(address: SocketAddr, credentials: &Credentials) -> Result<(), String> {
+    let (len_max, limit) = (limits::MAX_IDENTITY_LEN, limits::IDENTIFY_TIMEOUT);
+    let asked = http_client::get_as_member(address, credentials, PORT_PATH, len_max, limit).await;
+    let page = HttpPage::parse(&asked.received).filter(|page| page.status == 200);
+    let port: u16 = page
+        .and_then(|page| page.body.trim().parse().ok())
+        .ok_or_else(|| format!("the agent at {address} opened no port for this test"))?;
+    let address = SocketAddr::new(address.ip(), port);
+    let tried = net::dial_twice(address).await;
+    tried.map(drop).map_err(|error| format!("{address}, a free port such as workers use: {error}"))
+}
+
+/// Opens a free port for one connection, and answers with its number.
+pub(super) async fn open_port() -> Response {
+    static OPEN: Semaphore = Semaphore::const_new(limits::REACH_AT_ONCE);
+    let unavailable = |why: String| (StatusCode::SERVICE_UNAVAILABLE, why + "\n").into_response();
+    let Ok(place) = OPEN.try_acquire() else {
+        return unavailable("too many ports are open for tests".to_owned());
     };
-    match tried {
-        Ok(millis) => ReachedNode { node_id, millis: Some(millis), error: None },
-        Err(error) => ReachedNode { node_id, millis: None, error: Some(error) },
+    let opened = net::listen(Reach::Everywhere, 0).and_then(TcpListener::from_std);
+    match opened.and_then(|listener| Ok((listener.local_addr()?.port(), listener))) {
+        Ok((port, listener)) => {
+            tokio::spawn(async move {
+                let _ = timeout(limits::FREE_PORT_TIMEOUT, listener.accept()).await;
+                drop(place);
+            });
+            format!("{port}\n").into_response()
+        }
+        Err(error) => unavailable(error.to_string()),
     }
 }
 
@@ -181,11 +239,11 @@ mod tests {
             excluded: None,
         };
         for elsewhere in [Some("192.0.2.1"), None] {
-            let reached = reach(&node(elsewhere)).await;
+            let reached = reach(&node(elsewhere), &Credentials::default()).await;
             assert!(reached.error.unwrap().starts_with("not tried"));
         }
-        let nobody = tokio::time::timeout(std::time::Duration::ZERO, listener.accept()).await;
+        let nobody = timeout(std::time::Duration::ZERO, listener.accept()).await;
         assert!(nobody.is_err(), "somebody has connected");
-        assert!(reach(&node(Some("127.0.0.1"))).await.millis.is_some());
+        assert_eq!(observed_address(&node(Some("127.0.0.1"))), Ok(listener.local_addr().unwrap()));
     }
 }

@@ -54,7 +54,7 @@ use super::{
     logs_page::{self, LogsPage},
     metrics::{self, MetricsPage},
     page::{self, Document},
-    reachability::{self, REACH_PATH, ReachMeasurement},
+    reachability::{self, PORT_PATH, REACH_PATH, ReachMeasurement},
     readers::Readers,
     relay::{Asker, PageRelay},
     role::{Elsewhere, Role},
@@ -99,6 +99,7 @@ pub fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> (Router
     };
     let reach = ReachMeasurement { role: Arc::clone(&role), credentials: credentials.clone() };
     let reach = Router::new().route(REACH_PATH, get(reachability::report).with_state(reach));
+    let reach = reach.route(PORT_PATH, get(reachability::open_port));
     let guard = Arc::new(Guard::new(Arc::clone(&role)));
     let guarded = |router: Router| {
         router.layer(middleware::from_fn_with_state(Arc::clone(&guard), browser_guard::check))
@@ -470,7 +471,7 @@ mod tests {
             let facts = if is_read { StatusCode::NOT_FOUND } else { status };
             assert_eq!(get_status(router.clone(), FACTS_PATH).await, facts);
             assert_eq!(get_status(router.clone(), "/").await, status);
-            for path in [REACH_PATH, "/unknown", grpc] {
+            for path in [REACH_PATH, PORT_PATH, "/unknown", grpc] {
                 let status = get_status(router.clone(), path).await;
                 assert_eq!(status, StatusCode::FORBIDDEN, "{path}");
             }

@@ -70,7 +70,7 @@ async fn ask_all(snapshot: &Snapshot, credentials: &Credentials) -> Mesh {
                     mesh.endpoint.insert(from.clone(), endpoint);
                 }
                 for ReachedNode { node_id, millis, error } in reached {
-                    let result = millis.ok_or_else(|| error.unwrap_or_default());
+                    let result = error.map_or_else(|| millis.ok_or_else(String::new), Err);
                     mesh.pairs.insert((from.clone(), node_id), result);
                 }
             }
@@ -178,10 +178,10 @@ impl Mesh {
             .keys()
             .filter(|node| {
                 let missed = failed.iter().filter(|((_, to), _)| to == *node).count();
-                missed > 0 && 2 * missed >= asking.saturating_sub(1)
+                missed > 1 && 2 * missed >= asking.saturating_sub(1)
             })
             .collect();
-        let hint = "check its firewall, cable and routes";
+        let hint = "check its cable, routes and firewall, which must let all ports pass between the nodes: workers use any";
         let of_nodes = odd.iter().filter_map(|node| {
             let ((from, _), why) = failed.iter().find(|((_, to), _)| to == *node)?;
             let text = format!(
