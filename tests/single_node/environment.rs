@@ -182,6 +182,21 @@ print(nice(0), nice(keeper), nice(agent))
     end.assert_stderr(&["this agent runs with the nice value 15: on a busy machine"]);
 }
 
+/// A script that refuses a flag of ragent gets a hint where the flag belongs. A module that does not exist gets one, too.
+#[test]
+fn misplaced_words_have_a_hint() {
+    let sandbox = Sandbox::new();
+    let end = sandbox.ragent("--no-python bash -c").arg("exit 2").arg("--nproc_per_node=2").run();
+    end.assert_code(1);
+    end.assert_stderr(&["hint: `--nproc_per_node=2` is after the script", "before the script"]);
+    let end = sandbox.ragent("--no-python bash -c").arg("exit 3").arg("--nproc_per_node=2").run();
+    assert!(!end.stderr.contains("after the script"), "{}", end.stderr);
+    let start = sandbox.ragent("-m no_such_module_7").env("PYTHON_EXEC", "/usr/bin/python3");
+    let end = start.run();
+    end.assert_code(1);
+    end.assert_stderr(&["hint: check the name `no_such_module_7` after `-m`", "PYTHONPATH"]);
+}
+
 /// The report of a script that lacks a module names the interpreter, and how to choose another one.
 #[test]
 fn missing_module_has_a_hint() {
@@ -195,5 +210,6 @@ fn missing_module_has_a_hint() {
     end.assert_stderr(&[
         "ModuleNotFoundError: No module named 'no_such_module_7'",
         "hint: install 'no_such_module_7' for the interpreter of the workers, which is /usr/bin/python3 on this node",
+        "if the module is your own, add its folder to PYTHONPATH",
     ]);
 }

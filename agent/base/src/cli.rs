@@ -269,6 +269,17 @@ pub(crate) fn similar_command(word: &str) -> Option<String> {
         .map(|(_, name)| name.to_owned())
 }
 
+/// Returns the first of these words that is a flag of a launch.
+pub fn own_flag(words: &[OsString]) -> Option<&str> {
+    let command = AsTorchrun::command();
+    let is_own = |word: &&str| {
+        let name = word.strip_prefix("--").and_then(|word| word.split('=').next());
+        let name = name.unwrap_or_default().replace('_', "-");
+        command.get_arguments().any(|flag| flag.get_long() == Some(name.as_str()))
+    };
+    words.iter().filter_map(|word| word.to_str()).find(is_own)
+}
+
 /// A subcommand.
 #[derive(Debug, Subcommand)]
 pub enum Command {

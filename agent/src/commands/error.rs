@@ -2,6 +2,7 @@
 
 use std::{
     borrow::Cow,
+    ffi::OsString,
     fmt::Write,
     io,
     path::{Path, PathBuf},
@@ -9,7 +10,7 @@ use std::{
 };
 
 use ragent_base::{
-    cli::ProgramName,
+    cli::{self, ProgramName},
     report::{
         outcome_text::{closed, differences, with_hint},
         status_text::progress::grouped,
@@ -31,7 +32,7 @@ use ragent_node::{
 };
 use ragent_proto::printable;
 use ragent_rendezvous::{
-    message::{JobResult, Outcome, RefuseReason},
+    message::{JobResult, Outcome, RefuseReason, WorkerEnd, WorkerFailure},
     settings::SharedSettings,
 };
 
@@ -150,6 +151,8 @@ pub struct Ended {
     pub title: String,
     /// The interpreter of its workers; `None` if they are programs of another kind.
     pub interpreter: Option<PathBuf>,
+    /// The arguments of its script.
+    pub script_args: Vec<OsString>,
 }
 
 impl LaunchError {
@@ -353,13 +356,29 @@ fn usage(errors: &[UsageError]) -> String {
     errors.iter().enumerate().map(one).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns a hint if the first failure is an interpreter that lacks a module. The user may expect another interpreter.
-fn missing_module(outcome: &Outcome, interpreter: Option<&Path>) -> Option<String> {
-    let last = outcome.first_failure.as_ref()?.stderr_tail.trim_end().lines().next_back()?;
-    let module = last.trim().strip_prefix("ModuleNotFoundError: No module named ")?;
+/// Returns a hint if the first failure is an interpreter that lacks a module. The user may expect another interpreter, or another folder.
+fn missing_module(failure: &WorkerFailure, interpreter: Option<&Path>) -> Option<String> {
+    let last = failure.stderr_tail.trim_end().lines().next_back()?.trim();
+    let interpreter = interpreter?.display();
+    if let Some(module) = last.strip_prefix("ModuleNotFoundError: No module named ") {
+        return Some(format!(
+            "install {module} for the interpreter of the workers, which is {interpreter} on this node, or set PYTHON_EXEC to another one; if \
+             the module is your own, add its folder to PYTHONPATH"
+        ));
+    }
+    let (_, module) = last.split_once(": No module named ")?;
     Some(format!(
-        "install {module} for the interpreter of the workers, which is {} on this node, or set PYTHON_EXEC to another one",
-        interpreter?.display()
+        "check the name `{module}` after `-m`: {interpreter} searches for it in the working directory, in PYTHONPATH and among the installed \
+         modules"
+    ))
+}
+
+/// Returns a hint if the arguments of a script that has refused them contain a flag of ragent. The script may have a flag of that name.
+fn misplaced_flag(failure: &WorkerFailure, script_args: &[OsString]) -> Option<String> {
+    // The code with which argparse, and most other parsers, refuse a command line.
+    let flag = (failure.end == WorkerEnd::Exited(2)).then(|| cli::own_flag(script_args))??;
+    Some(format!(
+        "`{flag}` is after the script, so it is an argument of the script; if it is meant for ragent, write it before the script"
     ))
 }
 
@@ -377,7 +396,7 @@ impl Ended {
     }
 
     fn report(&self) -> String {
-        let Self { end, settings, title, interpreter } = self;
+        let Self { end, settings, title, interpreter, script_args } = self;
         let NodeEnd { ending, workers_succeeded, endpoint, depends_on, .. } = end;
         match ending {
             Ending::Closed(Outcome { result: JobResult::AllLeft, complete_step: None, .. })
@@ -386,7 +405,11 @@ impl Ended {
                 "ragent: the job was stopped by a signal".to_owned()
             }
             Ending::Closed(outcome) => {
-                let hint = missing_module(outcome, interpreter.as_deref());
+                let failure = outcome.first_failure.as_ref();
+                let hint = failure.and_then(|failure| {
+                    missing_module(failure, interpreter.as_deref())
+                        .or_else(|| misplaced_flag(failure, script_args))
+                });
                 with_hint(closed(outcome, title), hint.as_deref())
             }
             Ending::Outlived => with_hint(

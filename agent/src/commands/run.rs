@@ -338,7 +338,9 @@ async fn launch_on_runtime(
             let (settings, title) = (spec.shared, spec.command.title.clone());
             let interpreter = spec.command.interpreter().map(Path::to_owned);
             let end = agent_driver::NodeEnd { ending, ..end };
-            let ended = Ended { end, settings, title, interpreter };
+            let script_args = spec.command.args.get(spec.command.own_args_at..).unwrap_or_default();
+            let script_args = script_args.to_vec();
+            let ended = Ended { end, settings, title, interpreter, script_args };
             Err(LaunchError::Ended(Box::new(ended)))
         }
     }
