@@ -1,28 +1,39 @@
 //! Runs the program `ragent`: reads the command line, starts the log, and runs one command.
 
 use std::{
+    ffi::OsString,
     io::{self, Write},
+    path::PathBuf,
     process::ExitCode,
 };
 
 #[cfg(feature = "top")]
 use ragent::commands::top;
 use ragent::commands::{
-    check, completion, coordinator, doctor, error::LaunchError, events, explain, install_torchrun,
-    logs, manifest, notice, page, parent, rank, run, secret, ssh, stacks, status, store,
+    check, completion, coordinator, doctor,
+    error::LaunchError,
+    events, explain, install_torchrun, logs, manifest, notice, page, parent, rank,
+    run::{self, result_file},
+    secret, ssh, stacks, status, store,
 };
 use ragent_base::{
     cli::{CheckArgs, Cli, Command, LaunchArgs, LaunchOverSshArgs, ProgramName},
     limits,
     report::telemetry::{self, DefaultLines, Log, LogFormat},
-    spec::JobSpec,
+    spec::{self, JobSpec},
     sys::{clock, host::ThisHost, system_error::SystemError},
 };
 use ragent_node::keeper;
 
 fn main() -> ExitCode {
     clock::include_suspensions();
-    let cli = Cli::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let cli = Cli::read(words.clone()).unwrap_or_else(|error| {
+        if let (2, Some(launch)) = (error.exit_code(), Cli::refused_launch(&words)) {
+            report_refusal(spec::report_path(&launch, &ThisHost), 2, error.render().to_string());
+        }
+        error.exit()
+    });
     // A program that replaces this process keeps the signal settings of its launcher.
     let is_passing = matches!(cli.command, Some(Command::Rank(_)));
     if !is_passing && let Err(source) = ThisHost.settle_signals() {
@@ -85,6 +96,7 @@ fn launch_with(
     parent::watch(&ThisHost)?;
     let format = LogFormat::of(&args);
     let name = args.name;
+    let report = spec::report_path(&args, &ThisHost);
     let lines = match name {
         ProgramName::Ragent => DefaultLines::Few,
         ProgramName::Torchrun => DefaultLines::Warnings,
@@ -94,10 +106,19 @@ fn launch_with(
         (spec, format) => {
             let mut errors = spec.err().unwrap_or_default();
             errors.extend(format.err());
-            return Err(errors.into());
+            let error = LaunchError::from(errors);
+            report_refusal(report, error.code(name), error.report());
+            return Err(error);
         }
     };
     logged(format, lines, name, |log| launch(spec, log))
+}
+
+/// Writes the message of a refused launch to the file of `--report`, for a program that has started this one.
+fn report_refusal(report: Option<PathBuf>, exit_code: u8, text: String) {
+    if let Some(path) = report {
+        result_file::write_refusal(&path, exit_code, text.trim_end().to_owned());
+    }
 }
 
 fn launch_over_ssh(args: LaunchOverSshArgs) -> Result<ExitCode, LaunchError> {

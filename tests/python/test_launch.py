@@ -163,17 +163,20 @@ def test_report_of_the_caller(sandbox, given):
 
 
 def test_older_report(sandbox):
-    """The file of an earlier job is not the report of one that was not started."""
+    """The file of an earlier job is not the report of one that was refused, which has the reason."""
     file = sandbox.path / "report.json"
     code = f"""
     import ragent
-    for flags in ([], ["--rdzv-conf=x=1"]):
+    for flags in ([], ["--rdzv-conf=x=1"], ["--nproc-per-node", "x"], ["--no-such-flag"]):
         try:
             ragent.run(["--report", {str(file)!r}, *flags, "--no-python", "false"])
         except (ragent.ChildFailedError, ragent.LaunchError) as error:
-            print(type(error).__name__, error.report is not None)
+            print(type(error).__name__, error.report.text == str(error), str(error).splitlines()[0])
     """
-    assert sandbox.run(code).succeeds().stdout == "ChildFailedError True\nCommandLineError False\n"
+    lines = sandbox.run(code).succeeds().stdout.splitlines()
+    assert lines[0].startswith("ChildFailedError True"), lines
+    for line, reason in zip(lines[1:], ("`--rdzv-conf", "`--nproc-per-node x`", "'--no-such-flag'"), strict=True):
+        assert line.startswith("CommandLineError True error: ") and reason in line, line
 
 
 def test_report_is_private(sandbox):

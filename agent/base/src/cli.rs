@@ -137,6 +137,17 @@ impl Cli {
         read.map_err(|error| naming_the_word(error, &words))
     }
 
+    /// Returns what can be read of a launch whose command line is refused. `None` if it is that of another command.
+    pub fn refused_launch(words: &[OsString]) -> Option<LaunchArgs> {
+        let command = match ProgramName::of(words.first()) {
+            ProgramName::Ragent => Self::command(),
+            ProgramName::Torchrun => AsTorchrun::command(),
+        };
+        let matches = command.ignore_errors(true).try_get_matches_from(words).ok()?;
+        let launch = matches.subcommand().is_none().then(|| LaunchArgs::from_arg_matches(&matches));
+        launch?.ok()
+    }
+
     fn read_as_torchrun(words: &[OsString]) -> Result<Self, clap::Error> {
         let mut launch = AsTorchrun::try_parse_from(words)
             .map_err(|error| without_wrong_tip(error, words))?

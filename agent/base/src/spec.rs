@@ -330,7 +330,7 @@ impl JobSpec {
             event_log: errors.or_default(arguments.event_log()),
             journal: path(arguments.text("journal", &args.journal)),
             metrics_listen: errors.or_default(arguments.metrics_listen()),
-            report: path(arguments.text("report", &args.report)),
+            report: report_path(&args, host),
             error_file: path(error_file.map(|given| given.text)),
             timers: arguments.timers(),
             final_codes,
@@ -500,6 +500,12 @@ impl<H: Host> Arguments<'_, H> {
             ScriptKind::Script => WorkerCommand::script(script, args, self.host),
         }
     }
+}
+
+/// Returns the file of `--report`, if the flag or its variable names one.
+pub fn report_path(args: &LaunchArgs, host: &impl Host) -> Option<PathBuf> {
+    let given = Arguments { args, host, placement: None }.text("report", &args.report);
+    given.filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 #[cfg(test)]

@@ -162,7 +162,7 @@ impl LaunchError {
     }
 
     /// Returns the exit code as a number. torchrun has only the codes 1 and 2, and tools that start it may not know others.
-    pub(crate) fn code(&self, name: ProgramName) -> u8 {
+    pub fn code(&self, name: ProgramName) -> u8 {
         match (name, self.own_code()) {
             (ProgramName::Torchrun, code) if code != 2 && code != SAVED => 1,
             (ProgramName::Ragent | ProgramName::Torchrun, code) => code,

@@ -1,6 +1,6 @@
 //! Launches this node's part of a job, from a [`JobSpec`] to an exit code.
 
-mod result_file;
+pub mod result_file;
 
 use std::{convert::Infallible, io, path::Path, process::ExitCode, sync::Arc, thread, time::Duration};
 
@@ -85,10 +85,19 @@ pub(super) struct Success {
 pub fn launch(mut spec: JobSpec, log: &Log) -> Result<ExitCode, LaunchError> {
     // Before the secret is read.
     let core_dump = ThisHost.disable_core_dumps();
-    spec.credentials = spec::find_credentials(&spec.auth, &ThisHost)?;
-    if spec.shared.nodes.max() > 1 && spec.rendezvous.may_reach_other_machines() {
-        spec.credentials = spec::shared_credentials(spec.credentials, &ThisHost)?;
+    if let Some(path) = &spec.report {
+        result_file::prepare(path).map_err(unwritable("--report", path))?;
     }
+    let result = launch_prepared(&mut spec, core_dump, log);
+    result_file::write(&spec, &result);
+    result.map(|_| ExitCode::SUCCESS)
+}
+
+fn launch_prepared(spec: &mut JobSpec, core_dump: u64, log: &Log) -> Result<Success, LaunchError> {
+    let credentials = spec::find_credentials(&spec.auth, &ThisHost)?;
+    let is_shared = spec.shared.nodes.max() > 1 && spec.rendezvous.may_reach_other_machines();
+    spec.credentials =
+        if is_shared { spec::shared_credentials(credentials, &ThisHost)? } else { credentials };
     let own_id = RunId::new(random_id());
     if spec.run_id.as_str() == spec::NO_NAME {
         spec.files.folder_name = JobFiles::folder_name(&own_id);
@@ -104,25 +113,20 @@ pub fn launch(mut spec: JobSpec, log: &Log) -> Result<ExitCode, LaunchError> {
     for (flag, folder) in spec.files.folders(&spec.launch_method) {
         files::make_folder(&folder).map_err(unwritable(flag, &folder))?;
     }
-    if let Some(path) = &spec.report {
-        result_file::prepare(path).map_err(unwritable("--report", path))?;
-    }
     if let Some(path) = &spec.journal {
         journal_file::open(path).map_err(unwritable("--journal", path))?;
     }
-    let result = match closed.as_ref().and_then(|closed| closed.outcome().zip(Some(closed))) {
-        Some((outcome, closed)) => had_ended(&spec, closed, outcome),
-        None => {
-            log_choices(&spec);
-            let result = launch_with_logs(&spec, core_dump, log);
-            match &closed {
-                Some(closed) => remember_end(&spec, closed, result),
-                None => result,
-            }
-        }
-    };
-    result_file::write(&spec, &result);
-    result.map(|_| ExitCode::SUCCESS)
+    if let Some((outcome, closed)) =
+        closed.as_ref().and_then(|closed| closed.outcome().zip(Some(closed)))
+    {
+        return had_ended(spec, closed, outcome);
+    }
+    log_choices(spec);
+    let result = launch_with_logs(spec, core_dump, log);
+    match &closed {
+        Some(closed) => remember_end(spec, closed, result),
+        None => result,
+    }
 }
 
 /// Returns the result of a job that ended before this agent started: success, or an error with the recorded failure.

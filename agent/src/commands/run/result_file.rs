@@ -18,7 +18,7 @@ use super::Success;
 use crate::commands::error::LaunchError;
 
 /// The contents of the file of `--report`. Later versions only add fields.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Report<'a> {
     ragent: &'static str,
     run_id: &'a str,
@@ -92,12 +92,12 @@ impl<'a> From<&'a WorkerFailure> for Failure<'a> {
 /// # Errors
 ///
 /// Returns the system's error.
-pub(crate) fn prepare(path: &Path) -> io::Result<()> {
+pub(super) fn prepare(path: &Path) -> io::Result<()> {
     files::rewrite(path).map(drop)
 }
 
 /// Writes the result of the launch to the files that `spec` names.
-pub(crate) fn write(spec: &JobSpec, result: &Result<Success, LaunchError>) {
+pub(super) fn write(spec: &JobSpec, result: &Result<Success, LaunchError>) {
     let outcome = match result {
         Ok(Success { outcome, .. }) => Some(outcome),
         Err(LaunchError::StaysClosed { outcome, .. }) => Some(outcome.as_ref()),
@@ -127,15 +127,26 @@ pub(crate) fn write(spec: &JobSpec, result: &Result<Success, LaunchError>) {
             other_failures: outcome.map_or(0, |outcome| outcome.other_failures),
             ended_at: clock::wall_time().as_millis(),
         };
-        let text = serde_json::to_string_pretty(&report).map_err(io::Error::other);
-        let written = text.and_then(|text| rewrite(path, &(text + "\n")));
-        log_failure(written, path);
+        write_report(path, &report);
     }
     if let (Some(path), Some(failure), Err(_)) = (&spec.error_file, failure, result)
         && let Some(error) = torch_error(failure)
     {
         log_failure(rewrite(path, &error.to_string()), path);
     }
+}
+
+/// Writes that the command line of a launch is refused, with the message to the user.
+pub fn write_refusal(path: &Path, exit_code: u8, text: String) {
+    let ended_at = clock::wall_time().as_millis();
+    let (ragent, result) = (env!("CARGO_PKG_VERSION"), "error");
+    write_report(path, &Report { ragent, result, exit_code, text, ended_at, ..Report::default() });
+}
+
+fn write_report(path: &Path, report: &Report<'_>) {
+    let text = serde_json::to_string_pretty(report).map_err(io::Error::other);
+    let written = text.and_then(|text| rewrite(path, &(text + "\n")));
+    log_failure(written, path);
 }
 
 fn word(result: &Result<Success, LaunchError>) -> &'static str {
