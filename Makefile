@@ -51,7 +51,7 @@ help:
 	@echo 'make check     formatting, lints, documentation, licences; writes nothing'
 	@echo 'make docs      checks the links of the pages, and builds them as a book where mdbook is installed'
 	@echo 'make pictures  records the demo for the README, and takes the picture of the page'
-	@echo 'make man       writes the man pages of packaging/man'
+	@echo 'make man       writes the man pages of packaging/man, and docs/flags.md'
 	@echo 'make wheel deb rpm tar  builds packages, into target/packages'
 	@echo 'make test-packages      builds all packages and tests them'
 	@echo 'make release   builds all files of a release twice, and compares them'
@@ -176,7 +176,7 @@ check:
 advisories:
 	$(CARGO) deny --locked check advisories
 
-# The man pages in packaging/man, from the help.
+# The man pages in packaging/man and docs/flags.md, from the help.
 man:
 	$(CARGO) test --quiet --workspace --locked --lib -- --ignored man_pages_are_written
 

@@ -91,7 +91,7 @@ Examples:
   ragent launch --hostfile hosts --nproc-per-node 8 train.py        (over ssh)
 
 Each flag can also be written with underscores (--nproc_per_node). A flag that is not given is \
-read from PET_<NAME> (PET_NPROC_PER_NODE). Scripts are run by the interpreter in PYTHON_EXEC, else \
+read from PET_<NAME> (PET_NPROC_PER_NODE). Times are seconds, or have a unit: 250ms, 60s, 5m, 1h. Scripts are run by the interpreter in PYTHON_EXEC, else \
 by that of the environment in which ragent is installed, else by that of the active one, else by python3. Logs are written to stderr; RAGENT_LOG sets \
 their level."
 )]

@@ -419,7 +419,7 @@ impl<H: Host> Arguments<'_, H> {
         let Some(given) = flag.or_else(|| self.variable("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")) else {
             return Ok(DEFAULT_SHUTDOWN_TIMEOUT);
         };
-        given.whole_seconds().map(|seconds| Duration::from_secs(seconds.into()))
+        given.whole_seconds(0..=u32::MAX).map(|seconds| Duration::from_secs(seconds.into()))
     }
 
     fn signals(&self) -> Result<SignalList, UsageError> {

@@ -225,7 +225,7 @@ fn timeout(flags: &CheckFlags) -> Result<u32, UsageError> {
     let given = Argument::of_flag("--timeout", &flags.timeout);
     let hint = "give the seconds after which a pair of nodes has failed, as in `--timeout 120`";
     given.map_or(Ok(DEFAULT_TIMEOUT), |given| {
-        given.number(1..=MAX_TIMEOUT).map_err(|error| error.with_hint(hint))
+        given.whole_seconds(1..=MAX_TIMEOUT).map_err(|error| error.with_hint(hint))
     })
 }
 

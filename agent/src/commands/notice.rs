@@ -126,14 +126,10 @@ async fn ask_one(agent: RunningAgent, request: Request) -> Result<(), String> {
 }
 
 fn within(given: &str) -> Result<Duration, UsageError> {
-    let seconds = given.trim().parse::<f64>().ok();
     let range = 0.0..=WITHIN_MAX.as_secs_f64();
-    let seconds = seconds.filter(|seconds| range.contains(seconds)).ok_or_else(|| {
-        Argument::new("--in", given)
-            .is_not("a valid number of seconds")
-            .with_hint("give the seconds for which ranks may save, such as `--in 110`")
-    })?;
-    Ok(Duration::from_secs_f64(seconds))
+    let seconds = Argument::new("--in", given).seconds(|seconds| range.contains(&seconds));
+    let hint = "give the time for which ranks may save, such as `--in 110`";
+    Ok(Duration::from_secs_f64(seconds.map_err(|error| error.with_hint(hint))?))
 }
 
 /// Returns the folders in which agents are registered. Becomes the user whose folders these are, if root asks for

@@ -8,7 +8,8 @@ use clap::{Args, ValueEnum};
 #[derive(Args, Clone, Debug)]
 pub struct NoticeArgs {
     /// What is about to happen
-    #[arg(value_name = "KIND")]
+    // An error about a missing kind shows this name.
+    #[arg(value_name = "leave|end|save")]
     pub kind: AskedKind,
     /// Seconds for which ranks may save, at most those of `--notice` [default: those of `--notice`]
     #[arg(long = "in", value_name = "SECONDS", allow_negative_numbers = true)]

@@ -74,19 +74,30 @@ impl Argument {
         python_int(&self.text)?.parse().ok()
     }
 
-    /// Reads a number of seconds. `is_allowed` is false for NaN too.
-    pub(super) fn seconds(&self, is_allowed: impl FnOnce(f64) -> bool) -> Result<f64, UsageError> {
-        let seconds = self.text.trim().parse().ok().filter(|seconds| is_allowed(*seconds));
-        seconds.ok_or_else(|| self.not_seconds())
+    /// Reads a time in seconds, or with a unit. `is_allowed` is false for NaN too.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if it is not a time, or not an allowed one.
+    pub fn seconds(&self, is_allowed: impl FnOnce(f64) -> bool) -> Result<f64, UsageError> {
+        let seconds = seconds(&self.text).filter(|seconds| is_allowed(*seconds));
+        seconds.ok_or_else(|| {
+            self.is_not("a valid time: seconds, or a number with a unit such as `250ms`, `60s`, `5m` or `1h`")
+        })
     }
 
-    pub(super) fn not_seconds(&self) -> UsageError {
-        self.is_not("a valid number of seconds")
-    }
-
-    /// Reads a number of whole seconds.
-    pub(super) fn whole_seconds(&self) -> Result<u32, UsageError> {
-        self.int().ok_or_else(|| self.not_seconds())
+    /// Reads a time of whole seconds.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if it is not a time, or not in the range.
+    pub fn whole_seconds(&self, range: RangeInclusive<u32>) -> Result<u32, UsageError> {
+        let (min, max) = (f64::from(*range.start()), f64::from(*range.end()));
+        let is_allowed = |seconds: &f64| seconds.fract() == 0.0 && (min..=max).contains(seconds);
+        match seconds(&self.text).filter(is_allowed) {
+            Some(seconds) => Ok(seconds as u32),
+            None => self.number(range),
+        }
     }
 
     /// Reads a number of workers.
@@ -145,6 +156,15 @@ impl Argument {
 /// The largest number that signed types of 32 bits have.
 const MAX_SIGNED: u32 = i32::MAX as u32;
 
+/// Reads a time in seconds, or with the unit `ms`, `s`, `m` or `h`.
+pub(super) fn seconds(text: &str) -> Option<f64> {
+    let text = text.trim();
+    let units = [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+    let with_unit = |(unit, factor)| Some((text.strip_suffix(unit)?, factor));
+    let (number, factor) = units.into_iter().find_map(with_unit).unwrap_or((text, 1.0));
+    Some(number.parse::<f64>().ok()? * factor)
+}
+
 /// Returns the digits of a whole number as Python's `int` reads it: with surrounding white space, a
 /// sign, and single underscores between digits.
 fn python_int(text: &str) -> Option<String> {
@@ -168,6 +188,29 @@ mod tests {
         for wrong in ["", "1__0", "_1", "1_", "1.5", "0x1", "--1", "1 0"] {
             assert_eq!(python_int(wrong), None, "{wrong}");
         }
+    }
+
+    /// A time is a number of seconds, or has a unit.
+    #[test]
+    fn times_have_units() {
+        let read = |text| Argument::new("--notice", text).seconds(|seconds| seconds >= 0.0);
+        for (text, expected) in [
+            ("60", 60.0),
+            (" 1.5 ", 1.5),
+            ("250ms", 0.25),
+            ("60s", 60.0),
+            ("5m", 300.0),
+            ("1h", 3600.0),
+        ] {
+            assert_eq!(read(text), Ok(expected), "{text}");
+        }
+        for wrong in ["", "s", "5x", "5 minutes", "nan", "-1s", "1h30m"] {
+            let error = read(wrong).unwrap_err().to_string();
+            assert!(error.contains("is not a valid time: seconds, or"), "{error}");
+        }
+        let whole = |text| Argument::new("--shutdown-timeout", text).whole_seconds(0..=600).ok();
+        let read = ["30", "1_0", "5m", "1.5s", "1h", "-1"].map(whole);
+        assert_eq!(read, [Some(30), Some(10), Some(300), None, None, None]);
     }
 
     /// The error of a number describes the range, unless its maximum is that of the type.

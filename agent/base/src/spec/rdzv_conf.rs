@@ -8,7 +8,7 @@ use std::{
 use ragent_rendezvous::{settings::Timeouts, voter_count::VoterCount};
 
 use super::limits;
-use super::{EtcdConf, UsageError};
+use super::{EtcdConf, UsageError, argument};
 
 /// Ports on which a node may listen.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -185,7 +185,7 @@ const POSITIVE: &str = "seconds, more than zero";
 const MAX_SECONDS: f64 = 366.0 * 24.0 * 3600.0;
 
 fn seconds(text: &str) -> Option<Duration> {
-    let seconds: f64 = text.parse().ok()?;
+    let seconds = argument::seconds(text)?;
     (0.0..=MAX_SECONDS).contains(&seconds).then(|| {
         // The protocol carries milliseconds; all nodes must round to the same number.
         Duration::from_millis((seconds * 1000.0).round() as u64)

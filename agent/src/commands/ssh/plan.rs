@@ -406,7 +406,8 @@ fn way(args: &LaunchOverSshArgs, here: &Here, host: &impl Host) -> Result<Way, U
     let fanout = Argument::of_flag("--fanout", &args.fanout);
     let fanout = fanout.map(|given| given.number(1..=limits::MAX_FANOUT)).transpose()?;
     let timeout = Argument::of_flag("--connect-timeout", &args.connect_timeout);
-    let timeout = timeout.map(|given| given.number(1..=MAX_CONNECT_TIMEOUT_S)).transpose()?;
+    let timeout =
+        timeout.map(|given| given.whole_seconds(1..=MAX_CONNECT_TIMEOUT_S)).transpose()?;
     let here = || here.program.to_string_lossy().into_owned();
     Ok(Way {
         ssh,
