@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use ragent_base::{net, sys::host::ThisHost};
+use ragent_base::{net, report::news, sys::host::ThisHost};
 use ragent_rendezvous::{
     ids::{NodeId, RoundId},
     limits::NODES_MAX,
@@ -163,7 +163,7 @@ impl Paths {
         // A node repeats its report with each registration.
         if self.stores.len() < UNREACHED_MAX && !self.stores.contains_key(&node.node_id) {
             let host_name = node.host_name.clone();
-            warn!(host = %host_name, address, why, "a node does not reach the workers' store");
+            warn!("{}", news::store_unreached(&host_name, &address, &why));
             let to = format!("the workers' store ({address})");
             self.stores.insert(node.node_id.clone(), Unreached { host_name, to, why });
         }

@@ -275,7 +275,9 @@ impl LaunchError {
             Self::Status { source: StreamError::Other { .. }, .. } => {
                 "check the port: `--rdzv-endpoint` must be the endpoint of the job"
             }
-            Self::Status { agent: None, .. } => "check that its agent is running",
+            Self::Status { agent: None, .. } => {
+                "check that its agent is running; on any node of the job you need no `--rdzv-endpoint`, also if that host is gone"
+            }
             Self::StatusOfVoters { .. } => {
                 "check that the agents on these hosts are running, and that no firewall blocks \
                  their ports"

@@ -56,6 +56,14 @@ pub fn is_failure(news: &News) -> bool {
     }
 }
 
+/// Returns the warning that `node` does not reach the store of a round, and what to do.
+pub fn store_unreached(node: &str, address: &str, why: &str) -> String {
+    format!(
+        "{node} does not reach the workers' store at {address}: {why}; the workers connect to each other on any port, so let a firewall pass \
+         all ports between the nodes (`ragent doctor --peers` tests all pairs)"
+    )
+}
+
 /// Logs one piece of news. If another agent on the same console warns of something that all agents
 /// of a round report, `is_repeated` is true, and this one does not.
 pub fn log(news: &News, is_repeated: bool) {

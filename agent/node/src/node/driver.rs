@@ -483,11 +483,7 @@ impl NodeDriver<'_> {
     fn handle_store_unreached(&mut self, unreached: StoreUnreached) {
         let StoreUnreached { round, address, why } = unreached.clone();
         if self.node.handle_store_unreached(clock::now(), unreached) {
-            warn!(
-                %round,
-                "this node does not reach the workers' store at {address}: {why}; the workers connect to each other on any port, so \
-                 let a firewall pass all ports between the nodes (`ragent doctor --peers` tests all pairs)"
-            );
+            warn!(%round, "{}", news::store_unreached("this node", &address, &why));
         }
     }
 
