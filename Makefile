@@ -178,7 +178,7 @@ advisories:
 
 # The man pages in packaging/man and docs/flags.md, from the help.
 man:
-	$(CARGO) test --quiet --workspace --locked --lib -- --ignored man_pages_are_written
+	$(CARGO) test --quiet --workspace --locked --lib -- --ignored man_pages_are_written flags_page_is_written
 
 fix:
 	$(CARGO) fmt --all

@@ -338,6 +338,8 @@ pub enum Command {
 }
 
 #[cfg(all(test, feature = "top"))]
+mod flags_page;
+#[cfg(all(test, feature = "top"))]
 mod man_pages;
 #[cfg(test)]
 mod tests;
