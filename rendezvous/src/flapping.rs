@@ -1,5 +1,7 @@
 //! Limits the cost of flapping: nodes that fail repeatedly, and rounds that are restarted for
 //! newcomers.
+//!
+//! A node whose worker has failed is *suspected* for a day. This only changes the order in which nodes get a place.
 
 use std::{
     collections::VecDeque,
@@ -10,7 +12,7 @@ use std::{
 use crate::{
     limits::{
         DEPARTED_TALLIES_MAX, EARLY, EARLY_LOSSES_MAX, HOST_TALLIES_MAX, QUIET_TIME, STRIKES_MAX,
-        VOLUNTARY_SPACING_MAX, after,
+        SUSPECTED_FOR, VOLUNTARY_SPACING_MAX, after,
     },
     message::NodeDescription,
     settings::HostTally,
@@ -22,6 +24,8 @@ pub(crate) struct Tally {
     strikes: VecDeque<Instant>,
     early_losses: u32,
     quarantined_since: Option<Instant>,
+    suspicions: u32,
+    suspected_at: Option<Instant>,
 }
 
 impl Tally {
@@ -49,6 +53,23 @@ impl Tally {
         self.failed(now, started)
     }
 
+    /// Suspects the node, because one of its workers was the first to fail.
+    pub(crate) fn suspect(&mut self, now: Instant) {
+        self.suspicions = self.suspicions(now).saturating_add(1);
+        self.suspected_at = Some(now);
+    }
+
+    /// Returns the number of suspicions, all of which end [`SUSPECTED_FOR`] after the last one.
+    pub(crate) fn suspicions(&self, now: Instant) -> u32 {
+        self.suspected(now).map_or(0, |(count, _)| count)
+    }
+
+    /// Returns the number of suspicions with the time of the last one, if there are any.
+    pub(crate) fn suspected(&self, now: Instant) -> Option<(u32, Instant)> {
+        let last = self.suspected_at.filter(|at| now < after(*at, SUSPECTED_FOR));
+        last.map(|last| (self.suspicions, last))
+    }
+
     /// Quarantines the node.
     pub(crate) fn quarantine(&mut self, now: Instant) {
         self.quarantined_since = Some(now);
@@ -69,14 +90,15 @@ impl Tally {
         self.quarantined_since = None;
     }
 
-    /// Resets the tally, because a quiet time has passed or another run begins.
+    /// Forgets failures and losses after a quiet time. The node is still suspected.
     pub(crate) fn forgive(&mut self) {
-        *self = Self::default();
+        let Self { suspicions, suspected_at, .. } = *self;
+        *self = Self { suspicions, suspected_at, ..Self::default() };
     }
 
     /// Returns true if the tally is empty.
     pub(crate) fn is_clean(&self) -> bool {
-        self.strikes.is_empty() && self.quarantined_since.is_none()
+        self.strikes.is_empty() && self.quarantined_since.is_none() && self.suspected_at.is_none()
     }
 
     /// Restores a tally that an earlier coordinator has stored. The times of its events are
@@ -87,6 +109,8 @@ impl Tally {
             strikes: iter::repeat_n(now, strikes).collect(),
             early_losses: counted.early_losses,
             quarantined_since: (strikes >= STRIKES_MAX).then_some(now),
+            suspicions: counted.suspicions,
+            suspected_at: now.checked_sub(counted.suspected_for).filter(|_| counted.suspicions > 0),
         }
     }
 
@@ -97,17 +121,28 @@ impl Tally {
     }
 
     fn to_machine(&self, now: Instant, host_name: String, address: String) -> Option<HostTally> {
-        (!self.is_stale(now)).then(|| HostTally {
+        let (is_quiet, suspected) = (self.is_quiet(now), self.suspected(now));
+        let strikes = u32::try_from(self.strikes.len()).unwrap_or(u32::MAX);
+        let (suspicions, suspected_for) = suspected
+            .map_or((0, Duration::ZERO), |(count, at)| (count, now.saturating_duration_since(at)));
+        (!is_quiet || suspicions > 0).then(|| HostTally {
             host_name,
             address,
-            strikes: u32::try_from(self.strikes.len()).unwrap_or(u32::MAX),
-            early_losses: self.early_losses,
+            strikes: if is_quiet { 0 } else { strikes },
+            early_losses: if is_quiet { 0 } else { self.early_losses },
+            suspicions,
+            suspected_for,
         })
     }
 
-    fn is_stale(&self, now: Instant) -> bool {
+    /// Returns true if its failures and losses no longer count.
+    fn is_quiet(&self, now: Instant) -> bool {
         let newest = self.strikes.back().copied().max(self.quarantined_since);
         newest.is_none_or(|at| after(at, QUIET_TIME) <= now)
+    }
+
+    fn is_stale(&self, now: Instant) -> bool {
+        self.is_quiet(now) && self.suspicions(now) == 0
     }
 }
 
@@ -204,6 +239,29 @@ mod tests {
         assert!(!tally.failed(start + 60 * SECOND, start));
         assert!(!tally.failed(start + 70 * SECOND, start + 65 * SECOND));
         assert!(tally.failed(start + 80 * SECOND, start + 75 * SECOND));
+    }
+
+    /// Suspicions add up, outlive a quiet time and another coordinator, and are forgotten together.
+    #[test]
+    fn suspicions_are_forgotten_after_a_day() {
+        let start = Instant::now();
+        let mut tally = Tally::default();
+        tally.suspect(start);
+        tally.failed(start, start);
+        let hour = 3_600 * SECOND;
+        tally.suspect(start + 20 * hour);
+        tally.forgive();
+        assert!(!tally.is_clean());
+        let now = start + 43 * hour;
+        let stored = tally.to_machine(now, "a".to_owned(), "b".to_owned()).unwrap();
+        assert_eq!((stored.strikes, stored.suspicions, stored.suspected_for), (0, 2, 23 * hour));
+        let restored = Tally::restored(now, &stored);
+        for tally in [&tally, &restored] {
+            assert_eq!(tally.suspicions(now), 2);
+            assert!(!tally.is_stale(now) && tally.is_stale(now + hour));
+        }
+        tally.suspect(now + hour);
+        assert_eq!(tally.suspicions(now + hour), 1);
     }
 
     /// Early failures further apart than the quiet time do not add up.

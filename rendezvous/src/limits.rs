@@ -130,6 +130,9 @@ pub(crate) const SET_ASIDE_TIME: Duration = Duration::from_secs(600);
 /// The most nodes that are set aside in that time: two for each node of the largest job.
 pub(crate) const SET_ASIDE_MAX: usize = 20_000;
 
+/// A node is suspected for this long after its last failure: a machine fails again within hours, and is replaced or repaired within a day.
+pub(crate) const SUSPECTED_FOR: Duration = Duration::from_secs(24 * 3600);
+
 /// Voluntary rounds, early failures and losses are forgotten after this time, unless another
 /// occurs. It is twice the longest spacing, so that a node that flaps at that spacing is still
 /// noticed.

@@ -535,7 +535,7 @@ impl Roster {
     pub(crate) fn forget_tallies(&mut self) {
         self.departed_tallies = DepartedTallies::default();
         for node in self.nodes.values_mut() {
-            node.tally.forgive();
+            node.tally = Tally::default();
         }
         for id in mem::take(&mut self.quarantined).ids() {
             self.index_readiness(id, false);

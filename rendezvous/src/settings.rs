@@ -1,6 +1,8 @@
 //! Defines the settings of the machine, which are given once at its start.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
 
 pub use crate::shared_settings::{
     Leases, MEMORY_COPIES_MAX, NodeRange, NodeRangeError, SharedSettings, StoreAccess, Timeouts,
@@ -109,7 +111,7 @@ pub struct HostMember {
 }
 
 /// The early failures and losses of a machine, across its successive agents.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct HostTally {
     /// Its host name.
     pub host_name: String,
@@ -119,6 +121,12 @@ pub struct HostTally {
     pub strikes: u32,
     /// The number of early losses, which are free.
     pub early_losses: u32,
+    /// The number of recent failures for which it is suspected.
+    #[serde(default)]
+    pub suspicions: u32,
+    /// The time since the last of them.
+    #[serde(default)]
+    pub suspected_for: Duration,
 }
 
 impl JobState {

@@ -177,6 +177,8 @@ pub struct SharedSettings {
     /// The number of copies of each checkpoint in memory on other nodes: `--memory-copies`. At most
     /// [`MEMORY_COPIES_MAX`].
     pub memory_copies: u32,
+    /// True under the name `torchrun`: then a spare takes no place of a node whose worker has failed, and progress forgives no failure.
+    pub as_torchrun: bool,
 }
 
 /// The most copies of a checkpoint in memory.
@@ -196,6 +198,7 @@ impl SharedSettings {
             no_progress_limit: 0,
             hang_auto: false,
             memory_copies: MEMORY_COPIES_MAX,
+            as_torchrun: false,
         }
     }
 }

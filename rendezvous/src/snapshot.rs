@@ -45,6 +45,9 @@ pub struct Snapshot {
     pub max_nodes: u32,
     /// The number of failures charged so far.
     pub restarts_used: u32,
+    /// The number of these that progress has forgiven.
+    #[serde(default)]
+    pub restarts_forgiven: u32,
     /// The number of failures that may be charged.
     pub max_restarts: u32,
     /// The number of workers in the newest completed round.
@@ -135,6 +138,7 @@ impl Snapshot {
             restarts: self.restarts.clone(),
             max_nodes: self.max_nodes,
             restarts_used: self.restarts_used,
+            restarts_forgiven: self.restarts_forgiven,
             max_restarts: self.max_restarts,
             world_size: self.world_size,
             nodes: Vec::new(),

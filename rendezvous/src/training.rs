@@ -38,6 +38,11 @@ pub struct Training {
     pub first_step: Duration,
     /// The newest checkpoint in memory with which a round has failed. Older ones are not used again.
     pub memory: Option<TriedCheckpoint>,
+    /// The number of charged failures that progress has forgiven.
+    #[serde(default)]
+    pub restarts_forgiven: u32,
+    /// The newest step that all ranks had saved, or that was whole in memory, at the last charge.
+    pub step_at_charge: Option<u64>,
 }
 
 /// A checkpoint in memory with which rounds have failed.
@@ -190,7 +195,6 @@ impl Training {
                 let is_alike = |charged: &&ChargedRound| {
                     charged.step.is_none()
                         && charged.rank == newest.rank
-                        && charged.host_name == newest.host_name
                         && charged.end == newest.end
                 };
                 last.iter().all(is_alike) && newest.at.saturating_sub(oldest.at) >= OUTAGE
@@ -216,13 +220,11 @@ pub struct ChargedRound {
     pub step: Option<u64>,
     /// The worker that failed first.
     pub rank: GlobalRank,
-    /// The host name of its node.
-    pub host_name: String,
     /// The way in which it ended, without a text.
     pub end: WorkerEnd,
     /// The age of the job at that time.
     pub at: Duration,
-    /// True if it began with a checkpoint in memory.
+    /// True if it began with a checkpoint in memory that the failed worker may have loaded.
     pub began_from_memory: bool,
 }
 
@@ -242,7 +244,6 @@ mod tests {
             round: Round(round),
             step,
             rank: GlobalRank(3),
-            host_name: "node1".to_owned(),
             end: WorkerEnd::Exited(1),
             at: Duration::from_secs(60 * minutes),
             began_from_memory: false,

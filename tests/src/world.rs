@@ -250,6 +250,7 @@ impl World {
             max_restarts: u32::try_from(random.between(0, 6)).unwrap_or(0),
             timeouts,
             hang_auto: false,
+            as_torchrun: false,
             memory_copies: 1,
             fixed_ranks: false,
             store_access: StoreAccess::Members,

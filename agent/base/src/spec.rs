@@ -300,6 +300,7 @@ impl JobSpec {
                 no_progress_limit: errors.or_default(arguments.no_progress_limit()),
                 hang_auto: arguments.hang_auto(),
                 memory_copies: errors.or_default(arguments.memory_copies()),
+                as_torchrun: args.name == ProgramName::Torchrun,
             },
             auth,
             credentials: Credentials::default(),

@@ -73,6 +73,7 @@ pub fn empty_snapshot() -> Snapshot {
         min_nodes: 1,
         max_nodes: 1,
         restarts_used: 0,
+        restarts_forgiven: 0,
         max_restarts: 0,
         world_size: 0,
         nodes: Vec::new(),

@@ -225,7 +225,8 @@ fn add_job(registry: &mut Registry, counts: &JobCounts) {
     add("ragent_nodes_max", "Most nodes of a round", snapshot.max_nodes.into());
     add("ragent_world_size", "Workers of the newest round", snapshot.world_size.into());
     add("ragent_restarts_used", "Failures charged to the job", snapshot.restarts_used.into());
-    let left = snapshot.max_restarts.saturating_sub(snapshot.restarts_used);
+    let counted = snapshot.restarts_used.saturating_sub(snapshot.restarts_forgiven);
+    let left = snapshot.max_restarts.saturating_sub(counted);
     add("ragent_restarts_left", "Failures that may still be charged", left.into());
     let silent = snapshot.voters.iter().filter(|voter| voter.is_silent()).count();
     let answering = snapshot.voters.len().saturating_sub(silent);

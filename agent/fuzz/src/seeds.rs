@@ -455,6 +455,8 @@ fn state_files() -> Vec<Vec<u8>> {
         address: "10.0.0.1".to_owned(),
         strikes: 2,
         early_losses: 1,
+        suspicions: 1,
+        suspected_for: std::time::Duration::from_secs(60),
     };
     let host = HostMember {
         rank: GroupRank(1),

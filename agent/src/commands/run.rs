@@ -2,7 +2,9 @@
 
 pub mod result_file;
 
-use std::{convert::Infallible, io, path::Path, process::ExitCode, sync::Arc, thread, time::Duration};
+use std::{
+    convert::Infallible, io, path::Path, process::ExitCode, sync::Arc, thread, time::Duration,
+};
 
 use nix::sys::signal::Signal;
 use ragent_base::{

@@ -290,6 +290,7 @@ class Status:
     last_restart: Optional[LastRestart] = one(LastRestart)
     restarts: Tuple[Restarts, ...] = many(Restarts)
     restarts_used: Optional[int] = None
+    restarts_forgiven: int = 0
     max_restarts: Optional[int] = None
     world_size: Optional[int] = None
     nodes: Tuple[Node, ...] = many(Node)

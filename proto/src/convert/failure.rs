@@ -75,6 +75,7 @@ impl From<WorkerFailure> for v1::WorkerFailure {
             error_file_age_us: failure.error_file_age.map(to_micros),
             hardware: failure.hardware.into_iter().map(Into::into).collect(),
             oom: failure.oom.map_or(v1::OomKill::Unspecified, Into::into).into(),
+            before_load: failure.before_load,
         }
     }
 }
@@ -100,6 +101,7 @@ impl TryFrom<v1::WorkerFailure> for WorkerFailure {
         Ok(Self {
             // A name that only a later build has is unknown here.
             oom: failure.oom().try_into().ok(),
+            before_load: failure.before_load,
             host_name: name(failure.host_name, "failure.host_name")?,
             round: round(failure.round, "failure.round")?,
             global_rank: GlobalRank(failure.global_rank),

@@ -97,6 +97,8 @@ impl From<Training> for v1::Training {
             longest_pause,
             first_step,
             memory,
+            restarts_forgiven,
+            step_at_charge,
         } = training;
         Self {
             highest_step,
@@ -109,6 +111,8 @@ impl From<Training> for v1::Training {
             longest_pause_ms: to_millis(longest_pause),
             first_step_ms: to_millis(first_step),
             memory: memory.map(Into::into),
+            restarts_forgiven,
+            step_at_charge,
         }
     }
 }
@@ -133,15 +137,17 @@ impl TryFrom<v1::Training> for Training {
             longest_pause: millis(training.longest_pause_ms, "training.longest_pause_ms")?,
             first_step: millis(training.first_step_ms, "training.first_step_ms")?,
             memory: training.memory.map(TryInto::try_into).transpose()?,
+            restarts_forgiven: training.restarts_forgiven,
+            step_at_charge: optional_step(training.step_at_charge, "training.step_at_charge")?,
         })
     }
 }
 
 impl From<ChargedRound> for v1::ChargedRound {
     fn from(charged: ChargedRound) -> Self {
-        let ChargedRound { round, step, rank, host_name, end, at, began_from_memory } = charged;
+        let ChargedRound { round, step, rank, end, at, began_from_memory } = charged;
         let (end, at_ms) = (Some(end.into()), to_millis(at));
-        Self { round: round.0, step, rank: rank.0, host_name, end, at_ms, began_from_memory }
+        Self { round: round.0, step, rank: rank.0, end, at_ms, began_from_memory }
     }
 }
 
@@ -153,7 +159,6 @@ impl TryFrom<v1::ChargedRound> for ChargedRound {
             round: Round(number(charged.round, "charged_round.round")?),
             step: optional_step(charged.step, "charged_round.step")?,
             rank: GlobalRank(charged.rank),
-            host_name: name(charged.host_name, "charged_round.host_name")?,
             end: required(charged.end, "charged_round.end")?.try_into()?,
             at: millis(charged.at_ms, "charged_round.at_ms")?,
             began_from_memory: charged.began_from_memory,
@@ -202,8 +207,10 @@ impl TryFrom<v1::HostMember> for HostMember {
 
 impl From<HostTally> for v1::HostTally {
     fn from(tally: HostTally) -> Self {
-        let HostTally { host_name, address, strikes, early_losses } = tally;
-        Self { host_name, address, strikes, early_losses }
+        let HostTally { host_name, address, strikes, early_losses, suspicions, suspected_for } =
+            tally;
+        let suspected_for_ms = to_millis(suspected_for);
+        Self { host_name, address, strikes, early_losses, suspicions, suspected_for_ms }
     }
 }
 
@@ -216,6 +223,8 @@ impl TryFrom<v1::HostTally> for HostTally {
             address: name(tally.address, "host_tally.address")?,
             strikes: tally.strikes,
             early_losses: tally.early_losses,
+            suspicions: tally.suspicions,
+            suspected_for: millis(tally.suspected_for_ms, "host_tally.suspected_for_ms")?,
         })
     }
 }

@@ -19,6 +19,7 @@ impl From<SharedSettings> for v1::SharedSettings {
             no_progress_limit,
             hang_auto,
             memory_copies,
+            as_torchrun,
         } = settings;
         Self {
             min_nodes: nodes.min(),
@@ -37,6 +38,7 @@ impl From<SharedSettings> for v1::SharedSettings {
             no_progress_limit,
             hang_auto,
             memory_copies: Some(memory_copies),
+            as_torchrun,
         }
     }
 }
@@ -74,6 +76,7 @@ impl TryFrom<v1::SharedSettings> for SharedSettings {
                 copies if copies <= MEMORY_COPIES_MAX => copies,
                 _ => return Err(Malformed::OutOfRange("settings.memory_copies")),
             },
+            as_torchrun: settings.as_torchrun,
         })
     }
 }

@@ -52,6 +52,7 @@ fn settings() -> SharedSettings {
         notice: Duration::from_secs(60),
         no_progress_limit: 3,
         hang_auto: true,
+        as_torchrun: true,
         memory_copies: 0,
     }
 }
@@ -88,6 +89,7 @@ fn failure(end: WorkerEnd) -> WorkerFailure {
             HARDWARE_FACTS_MAX
         ],
         oom: Some(OomKill::Probable),
+        before_load: true,
     }
 }
 
@@ -618,6 +620,7 @@ fn snapshot() -> Snapshot {
         min_nodes: 2,
         max_nodes: 8,
         restarts_used: 1,
+        restarts_forgiven: 1,
         max_restarts: 3,
         world_size: 32,
         nodes: vec![node(NodeStateName::Running), node(NodeStateName::Quarantined)],

@@ -9,10 +9,12 @@
 //!    free.
 //! 2. It may be the consequence of another worker's failure that is not reported yet, because that
 //!    worker has not ended. So the first failure is determined when all members have stopped.
+//!
+//! A charged failure makes a node suspect ([`suspect`]). A spare then takes its place (`gathering.rs`).
 
 use std::{
     collections::{BTreeSet, btree_map::Entry},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use tracing::{info, warn};
@@ -21,7 +23,7 @@ use crate::{
     event::{EventKind, FreeReason},
     group::GroupMember,
     ids::{GroupRank, NodeId, RoundId},
-    limits::EARLY,
+    limits::{EARLY, QUIET_TIME, after},
     machine::{Rendezvous, closing::Failures},
     message::{JobResult, RestartReason, ToNode, WorkerEnd, WorkerFailure},
     phase::{PendingVerdict, Phase},
@@ -162,6 +164,7 @@ impl Rendezvous {
         let Some((id, (happened, failure))) = failures.first().cloned() else {
             return false;
         };
+        let suspect = suspect(&failures).cloned();
         let failures = Failures::new(failures.into_iter().map(|(_, failure)| failure));
         let group = &regathering.group;
         let (round, is_newcomer) = (group.round, group.is_newcomer(&id));
@@ -196,15 +199,24 @@ impl Rendezvous {
             self.roster.get_mut(&id).is_some_and(|node| node.tally.failed(happened, started));
         let is_quarantined = is_third && is_spared;
         if round.round > self.job_state.charged_through {
-            if self.job_state.restarts_used >= shared.max_restarts {
+            if self.charges_left(shared) == 0 {
                 self.close(JobResult::BudgetSpent, failures);
                 return true;
             }
-            self.charge_training(now, round, &failure);
-            // Without the node, another start may help.
-            if !is_quarantined && let Some(result) = self.without_progress(shared) {
+            let has_read = self.charge_training(now, round, &failure);
+            // Without the node, or without a checkpoint that was not read, another start may help.
+            if !is_quarantined
+                && let Some(result) = self.without_progress(shared)
+                && (has_read || !self.void_unread(round))
+            {
                 self.close(result, failures);
                 return true;
+            }
+            // The machine of a node that is unhealthy has a reason of its own.
+            let suspect = suspect.filter(|_| !shared.as_torchrun && !shared.fixed_ranks);
+            let suspect = suspect.and_then(|id| self.roster.get_mut(&id));
+            if let Some(node) = suspect.filter(|node| !node.is_unfit()) {
+                node.tally.suspect(now);
             }
             self.job_state.restarts_used += 1;
             self.job_state.charged_through = round.round;
@@ -213,7 +225,7 @@ impl Rendezvous {
                 others = failures.others, restarts = self.job_state.restarts_used, "failure charged"
             );
             let kind = EventKind::FailureCharged {
-                restarts_used: self.job_state.restarts_used,
+                restarts_used: shared.max_restarts.saturating_sub(self.charges_left(shared)),
                 max_restarts: shared.max_restarts,
                 others: failures.others,
             };
@@ -227,19 +239,48 @@ impl Rendezvous {
         false
     }
 
-    /// Remembers where the charged round has failed.
-    fn charge_training(&mut self, now: Instant, round: RoundId, failure: &WorkerFailure) {
+    /// Returns the number of failures that may still be charged.
+    fn charges_left(&self, shared: SharedSettings) -> u32 {
+        let forgiven = self.job_state.training.restarts_forgiven;
+        let counted = self.job_state.restarts_used.saturating_sub(forgiven);
+        shared.max_restarts.saturating_sub(counted)
+    }
+
+    /// Forgives the charged failures at the end of a round that has run for [`QUIET_TIME`], if the job has since saved a later step.
+    pub(super) fn forgive_charges(&mut self, now: Instant) {
+        let started = self.phase.group().and_then(|group| group.started);
+        let is_long = started.is_some_and(|started| after(started, QUIET_TIME) <= now);
+        let as_torchrun = self.settings.shared.is_none_or(|shared| shared.as_torchrun);
+        if is_long && !as_torchrun && self.newest_saved() > self.job_state.training.step_at_charge {
+            self.job_state.training.restarts_forgiven = self.job_state.restarts_used;
+        }
+    }
+
+    /// Returns the newest step that all ranks have saved, or that is whole in memory.
+    fn newest_saved(&self) -> Option<u64> {
+        let whole = self.keeping.whole_since.map(|(checkpoint, _)| checkpoint.step);
+        whole.max(self.job_state.training.saved_step)
+    }
+
+    /// Remembers where the charged round has failed. Returns false if it began with a checkpoint in memory that the failed worker had not
+    /// received. That says nothing about the checkpoint.
+    fn charge_training(&mut self, now: Instant, round: RoundId, failure: &WorkerFailure) -> bool {
+        let step = self.reached_step(round);
+        let has_read = step.is_some() || !failure.before_load;
+        self.job_state.training.step_at_charge = self.newest_saved();
         let charged = ChargedRound {
             round: round.round,
-            step: self.reached_step(round),
+            step,
             rank: failure.global_rank,
-            host_name: failure.host_name.clone(),
             end: failure.end.without_text(),
             at: self.job_age(now),
-            began_from_memory: self.began_from_memory(round),
+            began_from_memory: has_read && self.began_from_memory(round),
         };
         self.job_state.training.charge(charged);
-        self.strike_memory(round);
+        if has_read {
+            self.strike_memory(round);
+        }
+        has_read
     }
 
     /// Returns the result of a job that has failed again and again before a new step; `None` if another start may
@@ -333,3 +374,34 @@ impl Rendezvous {
         }
     }
 }
+
+/// Failures within this time may have one cause: connections between workers break at once, and exits are seen late.
+const SAME_TIME: Duration = Duration::from_secs(1);
+
+/// Returns the node that has probably caused a failure: the first to fail. Of those that failed within [`SAME_TIME`] after it, one with
+/// a report of its hardware comes first, and then one whose worker was killed by a signal that no library sends.
+///
+/// `None` if several nodes have aborted: a time-out of NCCL aborts all ranks but the one that is missing.
+fn suspect(failures: &[(NodeId, (Instant, WorkerFailure))]) -> Option<&NodeId> {
+    let (_, (first, _)) = failures.first()?;
+    let near = || {
+        failures.iter().take_while(|(_, (at, _))| at.saturating_duration_since(*first) <= SAME_TIME)
+    };
+    let is_signaled = |failure: &WorkerFailure, signals: &[i32]| matches!(failure.end, WorkerEnd::Signaled(signal) if signals.contains(&signal));
+    let with_fact = near().find(|(_, (_, failure))| !failure.hardware.is_empty());
+    let killed = || near().find(|(_, (_, failure))| is_signaled(failure, &KILLING));
+    let (id, _) = match with_fact.or_else(killed) {
+        Some(found) => found,
+        None if near().filter(|(_, (_, failure))| is_signaled(failure, &[SIGABRT])).count() > 1 => {
+            return None;
+        }
+        None => failures.first()?,
+    };
+    Some(id)
+}
+
+/// SIGABRT, which `abort()` sends. Signals have these numbers on all of Linux's common architectures.
+const SIGABRT: i32 = 6;
+
+/// SIGILL, SIGBUS, SIGFPE, SIGKILL and SIGSEGV.
+const KILLING: [i32; 5] = [4, 7, 8, 9, 11];

@@ -14,14 +14,26 @@ use crate::{
     ids::{GroupRank, NodeId, Round, RoundId},
     limits::after,
     machine::{Availability, Rendezvous, closing::Failures, is_enough},
+    memory::Chosen,
     message::{DepartedNodes, Departure, JobResult, LINE_MAX, NodeDescription},
     phase::{Gathering, Phase, Running},
     ranks::{assign_ranks, sort_newcomers},
+    roster::RosterNode,
     saved_steps::SavedSteps,
     settings::{HostMember, SharedSettings},
     stall::cut,
     table::{Past, Table},
 };
+
+/// A round that may be formed.
+struct Draft {
+    /// Its nodes by rank.
+    placed: Vec<NodeId>,
+    /// Those of them that were not in the last round.
+    newcomers: Vec<NodeId>,
+    table: Table,
+    checkpoint: Option<Chosen>,
+}
 
 impl Rendezvous {
     /// Returns true if this coordinator still forms rounds. Ends the job if it shuts down.
@@ -158,31 +170,34 @@ impl Rendezvous {
         }
         let room = shared.nodes.fit(self.candidates(shared));
         let survivors = self.survivors(room);
-        let newcomers = self.newcomers(&survivors, room);
-        let newcomer_count = newcomers.len();
-        let newcomers_to_a_group: BTreeSet<NodeId> = if survivors.is_empty() {
-            BTreeSet::new()
-        } else {
-            newcomers.iter().cloned().collect()
-        };
-        let placed = if shared.fixed_ranks {
-            match self.by_node_rank(survivors, shared) {
-                Some(placed) => placed,
-                None => return false,
-            }
-        } else {
-            assign_ranks(survivors, newcomers)
-        };
         let round = RoundId { term: self.job_state.term, round: self.job_state.round.next() };
-        let Some(table) = self.lay_out(round, &placed) else {
+        let Some(mut draft) = self.draft(now, round, survivors.clone(), room, shared) else {
             return false;
+        };
+        let mut is_replacement = false;
+        let replaced = self.replaced(now, &survivors, room);
+        if !replaced.is_empty() {
+            let kept = survivors.into_iter().filter(|(_, id)| !replaced.contains(id)).collect();
+            if let Some(other) = self.draft(now, round, kept, room, shared)
+                && self.is_as_good(&other, &draft, &replaced)
+            {
+                draft = other;
+                is_replacement = true;
+            }
+        }
+        let Draft { placed, newcomers, table, checkpoint } = draft;
+        let newcomer_count = newcomers.len();
+        // A node that takes the place of a failed one is no new node, so its failure counts.
+        let newcomers_to_a_group = if newcomer_count == placed.len() || is_replacement {
+            [].into()
+        } else {
+            newcomers.into_iter().collect()
         };
         if let Some(master) = table.loopback_master() {
             let (address, host_name) = (master.address.clone(), master.host_name.clone());
             self.close(JobResult::LoopbackMaster { address, host_name }, Failures::default());
             return true;
         }
-        let checkpoint = self.choose_checkpoint(&table);
         if checkpoint.is_none() && self.waits_for_parts(now) {
             return false;
         }
@@ -248,18 +263,96 @@ impl Rendezvous {
         survivors
     }
 
-    /// Returns the nodes that join the survivors, in the order of their ranks. The first to arrive
-    /// are taken, those that are unhealthy or excluded last.
-    fn newcomers(&self, survivors: &BTreeMap<GroupRank, NodeId>, room: usize) -> Vec<NodeId> {
+    /// Returns a round of these survivors and of nodes that wait; `None` if it is not complete.
+    fn draft(
+        &self,
+        now: Instant,
+        round: RoundId,
+        survivors: BTreeMap<GroupRank, NodeId>,
+        room: usize,
+        shared: SharedSettings,
+    ) -> Option<Draft> {
+        let newcomers = self.newcomers(now, &survivors, room);
+        let placed = if shared.fixed_ranks {
+            self.by_node_rank(survivors, shared)?
+        } else {
+            assign_ranks(survivors, newcomers.clone())
+        };
+        let table = self.lay_out(round, &placed)?;
+        let checkpoint = self.choose_checkpoint(&table);
+        Some(Draft { placed, newcomers, table, checkpoint })
+    }
+
+    /// Returns the survivors that lose their place to spares because these are suspected less, the most suspected first, and of these
+    /// the last that has failed. Among equals nobody moves, and free places are filled first.
+    fn replaced(
+        &self,
+        now: Instant,
+        survivors: &BTreeMap<GroupRank, NodeId>,
+        room: usize,
+    ) -> BTreeSet<NodeId> {
+        let suspected = |id: &NodeId| self.roster.get(id)?.tally.suspected(now);
+        let mut suspects: Vec<_> =
+            survivors.values().filter_map(|id| Some((suspected(id)?, id))).collect();
+        if suspects.is_empty() {
+            return BTreeSet::new();
+        }
+        suspects.sort_by_key(|(suspected, _)| Reverse(*suspected));
+        let waiting = self.waiting(now, survivors).into_iter().filter(|node| !node.is_unfit());
+        let spares = waiting.skip(room.saturating_sub(survivors.len()));
+        let pairs = suspects.into_iter().zip(spares);
+        pairs
+            .take_while(|(((count, _), _), spare)| spare.tally.suspicions(now) < *count)
+            .map(|((_, id), _)| id.clone())
+            .collect()
+    }
+
+    /// Returns true if a round without these suspects begins with the same checkpoint as one with them, has as many workers, and
+    /// has room for its copies.
+    fn is_as_good(&self, other: &Draft, draft: &Draft, replaced: &BTreeSet<NodeId>) -> bool {
+        let checkpoint = |draft: &Draft| {
+            draft.checkpoint.as_ref().map(|chosen| (chosen.checkpoint, chosen.is_resharded()))
+        };
+        let memory = |id: &NodeId| self.roster.get(id)?.memory.as_deref();
+        let needed = replaced.iter().filter_map(memory).map(|memory| memory.needed).max();
+        let needed = needed.filter(|needed| *needed > 0);
+        let has_room = |id: &NodeId| {
+            let memory = memory(id).filter(|memory| memory.address.is_some());
+            needed.is_none_or(|needed| memory.is_some_and(|memory| memory.limit >= needed))
+        };
+        other.table.world_size() == draft.table.world_size()
+            && other.table.loopback_master().is_none()
+            && checkpoint(other) == checkpoint(draft)
+            && other.newcomers.iter().all(has_room)
+    }
+
+    /// Returns the nodes that wait for a place in the order in which they get one: the unhealthy and excluded last, and before them the
+    /// suspected, and those on a host with a suspected member. Of equal ones, the first to arrive is the first.
+    fn waiting(&self, now: Instant, survivors: &BTreeMap<GroupRank, NodeId>) -> Vec<&RosterNode> {
         let known: BTreeSet<&NodeId> = survivors.values().collect();
-        let mut waiting: Vec<_> = self
-            .roster
-            .ready()
-            .iter()
-            .filter(|id| !known.contains(*id))
-            .filter_map(|id| self.roster.get(id))
-            .collect();
-        waiting.sort_by_key(|node| (node.is_unfit(), node.arrival));
+        let ready = self.roster.ready().iter().filter(|id| !known.contains(*id));
+        let mut waiting: Vec<_> = ready.filter_map(|id| self.roster.get(id)).collect();
+        let members = self.phase.group().into_iter().flat_map(Group::members);
+        let suspects = members
+            .filter_map(|(id, _)| self.roster.get(id))
+            .filter(|node| node.tally.suspicions(now) > 0);
+        let hosts: BTreeSet<&str> =
+            suspects.map(|node| node.description.host_name.as_str()).collect();
+        waiting.sort_by_key(|node| {
+            let shares_host = hosts.contains(node.description.host_name.as_str());
+            (node.is_unfit(), node.tally.suspicions(now), shares_host, node.arrival)
+        });
+        waiting
+    }
+
+    /// Returns the nodes that join the survivors, in the order of their ranks.
+    fn newcomers(
+        &self,
+        now: Instant,
+        survivors: &BTreeMap<GroupRank, NodeId>,
+        room: usize,
+    ) -> Vec<NodeId> {
+        let mut waiting = self.waiting(now, survivors);
         waiting.truncate(room.saturating_sub(survivors.len()));
         let mut newcomers: Vec<&NodeDescription> =
             waiting.into_iter().map(|node| &*node.description).collect();

@@ -1,7 +1,8 @@
 //! Stops using checkpoints in memory that lead nowhere.
 //!
 //! - A checkpoint is void after two charged rounds that began with it, if no newer one became whole in them: its
-//!   state may be bad. Rounds that end for another reason do not count.
+//!   state may be bad. Rounds that end for another reason do not count, and neither do those whose failed worker had
+//!   not received it.
 //! - It is void at once if a checksum is wrong, or if the script has refused it.
 //! - If memory goes off in a round, all checkpoints up to this round are void: one on disk may be newer.
 //! - Memory is off for the rest of the job after the second process that the kernel has killed for lack of memory
@@ -42,6 +43,16 @@ impl Rendezvous {
         if self.job_state.training.strike(checkpoint) {
             self.record_strike(checkpoint.step, StrikeReason::Failures);
         }
+    }
+
+    /// Stops using the checkpoint of a round, which nobody has read. Returns false if the round began from disk.
+    pub(super) fn void_unread(&mut self, round: RoundId) -> bool {
+        let plan = self.keeping.plan.as_ref().filter(|_| self.began_from_memory(round));
+        let Some(checkpoint) = plan.map(|plan| plan.checkpoint) else { return false };
+        if self.job_state.training.void(checkpoint) {
+            self.record_strike(checkpoint.step, StrikeReason::Failures);
+        }
+        true
     }
 
     fn record_strike(&mut self, step: u64, reason: StrikeReason) {

@@ -204,6 +204,7 @@ impl Rendezvous {
     ) {
         self.record_abandoned_phase(now);
         self.end_stall(now, None);
+        self.forgive_charges(now);
         if let Some(group) = self.phase.take_group() {
             info!(
                 round = %group.round, nodes = group.size, reason = reason.kind(),

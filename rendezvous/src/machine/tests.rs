@@ -24,6 +24,7 @@ mod owner_checks;
 mod persistence;
 mod progressing;
 mod recovery;
+mod replacing;
 mod scripts;
 mod setting_aside;
 mod stalling;

@@ -172,6 +172,7 @@ impl Rendezvous {
             restarts: self.restarts_by_cause(),
             max_nodes: shared.map_or(0, |shared| shared.nodes.max()),
             restarts_used: self.job_state.restarts_used,
+            restarts_forgiven: self.job_state.training.restarts_forgiven,
             max_restarts: shared.map_or(0, |shared| shared.max_restarts),
             world_size: table.map_or(0, |table| table.world_size()),
             nodes: Vec::new(),

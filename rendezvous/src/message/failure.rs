@@ -74,6 +74,9 @@ pub struct WorkerFailure {
     pub hardware: Vec<HardwareFact>,
     /// Set if the kernel has probably killed the worker for lack of memory.
     pub oom: Option<OomKill>,
+    /// True if no worker of the node had received the checkpoint in memory with which the round began.
+    #[serde(default)]
+    pub before_load: bool,
 }
 
 impl WorkerFailure {
@@ -100,6 +103,7 @@ impl WorkerFailure {
             error_file_age: None,
             hardware: Vec::new(),
             oom: None,
+            before_load: false,
         }
     }
 

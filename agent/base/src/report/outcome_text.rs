@@ -132,6 +132,8 @@ pub fn differences(here: &SharedSettings, there: &SharedSettings) -> String {
     let seconds = |duration: std::time::Duration| format!("{} s", duration.as_secs_f64());
     let backend = |settings: &SharedSettings| if settings.fixed_ranks { "static" } else { "c10d" };
     let hangs = |settings: &SharedSettings| if settings.hang_auto { "auto" } else { "not auto" };
+    let program =
+        |settings: &SharedSettings| if settings.as_torchrun { "torchrun" } else { "ragent" };
     let rows = [
         ("--nnodes", here.nodes.to_string(), there.nodes.to_string()),
         ("--rdzv-backend", backend(here).to_owned(), backend(there).to_owned()),
@@ -153,6 +155,7 @@ pub fn differences(here: &SharedSettings, there: &SharedSettings) -> String {
         ),
         ("--hang-timeout", hangs(here).to_owned(), hangs(there).to_owned()),
         ("--memory-copies", here.memory_copies.to_string(), there.memory_copies.to_string()),
+        ("the name of the program", program(here).to_owned(), program(there).to_owned()),
         ("--store-access", here.store_access.to_string(), there.store_access.to_string()),
     ];
     let differing = rows.into_iter().filter(|(_, here, there)| here != there);

@@ -38,7 +38,7 @@ pub fn text(snapshot: &Snapshot, rows: Rows) -> String {
         snapshot.round,
         snapshot.phase.name(),
         snapshot.world_size,
-        snapshot.restarts_used,
+        snapshot.restarts_used.saturating_sub(snapshot.restarts_forgiven),
         snapshot.max_restarts,
     );
     if let Some(progress) = &snapshot.progress {

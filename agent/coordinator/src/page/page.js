@@ -162,7 +162,7 @@
       `round ${number(job.round)}`,
       `${number(members)} of ${range} nodes`,
       count(job.world_size, "worker"),
-      `restarts ${job.restarts_used}/${job.max_restarts}`,
+      `restarts ${job.restarts_used - job.restarts_forgiven}/${job.max_restarts}`,
     ];
     $("facts").textContent = facts.join(" · ");
   };

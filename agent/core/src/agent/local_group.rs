@@ -12,12 +12,13 @@ use crate::supervisor::GroupEnd;
 
 impl Agent {
     /// Notes that a worker of this node failed. The supervisor is stopping the others.
-    pub fn handle_failed(&mut self, now: Instant, failure: WorkerFailure) {
+    pub fn handle_failed(&mut self, now: Instant, mut failure: WorkerFailure) {
         if failure.round != self.round {
             return;
         }
         // A worker that ends after the round was stopped is a victim, not a failure.
         if self.state == AgentState::Running {
+            failure.before_load = !self.memory.has_given();
             self.announce(News::WorkerFailed(Box::new(failure.clone())));
             self.failure = Some((failure, now));
             self.state = AgentState::Stopping;
@@ -29,7 +30,7 @@ impl Agent {
     ///
     /// It replaces the failure that was seen first. A worker may write its error file, close its connections
     /// and exit slowly. The others then fail because of it, and exit first.
-    pub fn handle_cause(&mut self, now: Instant, cause: WorkerFailure) {
+    pub fn handle_cause(&mut self, now: Instant, mut cause: WorkerFailure) {
         if cause.round != self.round {
             return;
         }
@@ -37,6 +38,8 @@ impl Agent {
             failure.event_age().saturating_add(now.saturating_duration_since(*at))
         });
         if known.is_none_or(|known| known <= cause.event_age()) {
+            let first = self.failure.as_ref().map(|(failure, _)| failure.before_load);
+            cause.before_load = first.unwrap_or_else(|| !self.memory.has_given());
             let is_other =
                 |(known, _): &(WorkerFailure, Instant)| known.local_rank != cause.local_rank;
             if self.failure.as_ref().is_none_or(is_other) {

@@ -174,7 +174,7 @@ impl PartKeeper {
             TransferEnd::Declined(Decline::NoRoom | Decline::NotHere | Decline::Changed) => {
                 "has no room".to_owned()
             }
-            TransferEnd::WrongSum => "has received other content".to_owned(),
+            TransferEnd::WrongSum => "has received other content: a checksum is wrong".to_owned(),
             TransferEnd::Failed(why) => format!("does not answer: {why}"),
         };
         let since = *self.copying.failing_since.get_or_insert(now);

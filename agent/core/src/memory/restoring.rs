@@ -291,6 +291,11 @@ impl PartKeeper {
         }
     }
 
+    /// Returns true if a worker has received the checkpoint with which the round began.
+    pub(crate) fn has_given(&self) -> bool {
+        !self.restore.loaded.is_empty()
+    }
+
     /// Notes that a worker goes on from what it has loaded.
     pub(super) fn note_saving(&mut self, worker: LocalRank) {
         self.restore.saved.insert(worker);

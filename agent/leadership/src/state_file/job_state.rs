@@ -53,7 +53,7 @@ pub(super) struct Remembered {
     is_host_confirmed_dead: bool,
     restarts_used: u32,
     charged_through: u64,
-    host_tallies: Vec<RememberedTally>,
+    host_tallies: Vec<HostTally>,
     free_rounds: u32,
     early_free_rounds: u32,
     is_early: bool,
@@ -135,28 +135,6 @@ impl From<&VoterSlot> for RememberedSlot {
 impl From<RememberedSlot> for VoterSlot {
     fn from(RememberedSlot { address, voter }: RememberedSlot) -> Self {
         Self { address: VoterAddress::new(address), voter: voter.map(VoterId) }
-    }
-}
-
-/// One machine's early failures and losses.
-#[derive(Debug, Deserialize, PartialEq, Serialize)]
-struct RememberedTally {
-    host_name: String,
-    address: String,
-    strikes: u32,
-    early_losses: u32,
-}
-
-impl From<HostTally> for RememberedTally {
-    fn from(HostTally { host_name, address, strikes, early_losses }: HostTally) -> Self {
-        Self { host_name, address, strikes, early_losses }
-    }
-}
-
-impl From<RememberedTally> for HostTally {
-    fn from(tally: RememberedTally) -> Self {
-        let RememberedTally { host_name, address, strikes, early_losses } = tally;
-        Self { host_name, address, strikes, early_losses }
     }
 }
 
@@ -277,7 +255,7 @@ impl From<Remembered> for JobState {
             }),
             restarts_used: remembered.restarts_used,
             charged_through: Round(remembered.charged_through),
-            host_tallies: remembered.host_tallies.into_iter().map(Into::into).collect(),
+            host_tallies: remembered.host_tallies,
             free_rounds: remembered.free_rounds,
             early_free_rounds: remembered.early_free_rounds,
             is_early: remembered.is_early,
@@ -354,7 +332,7 @@ fn write(
         is_host_confirmed_dead: job_state.host.as_ref().is_some_and(|host| host.is_confirmed_dead),
         restarts_used: job_state.restarts_used,
         charged_through: job_state.charged_through.0,
-        host_tallies: job_state.host_tallies.iter().cloned().map(Into::into).collect(),
+        host_tallies: job_state.host_tallies.clone(),
         free_rounds: job_state.free_rounds,
         early_free_rounds: job_state.early_free_rounds,
         is_early: job_state.is_early,
@@ -457,6 +435,8 @@ pub(super) mod tests {
                 address: "10.0.0.1".into(),
                 strikes: 2,
                 early_losses: 5,
+                suspicions: 3,
+                suspected_for: Duration::from_millis(3_600_001),
             }],
             free_rounds: 3,
             early_free_rounds: 2,
@@ -466,7 +446,6 @@ pub(super) mod tests {
                     round: Round(7),
                     step: Some(120),
                     rank: GlobalRank(3),
-                    host_name: "node1".to_owned(),
                     end: WorkerEnd::Exited(1),
                     at: Duration::from_secs(60),
                     began_from_memory: true,

@@ -171,6 +171,7 @@ pub(super) mod tests {
                 HARDWARE_FACTS_MAX
             ],
             oom: Some(OomKill::Certain),
+            before_load: true,
         }
     }
 
@@ -179,7 +180,6 @@ pub(super) mod tests {
             round: Round(NUMBER_MAX),
             step: Some(STEP_MAX),
             rank: GlobalRank(u32::MAX),
-            host_name: long(NAME),
             end: WorkerEnd::Hung(TIME),
             at: TIME,
             began_from_memory: true,
@@ -197,6 +197,8 @@ pub(super) mod tests {
             longest_pause: TIME,
             first_step: TIME,
             memory: Some(TriedCheckpoint { checkpoint, tries: MEMORY_TRIES_MAX }),
+            restarts_forgiven: u32::MAX,
+            step_at_charge: Some(STEP_MAX),
         }
     }
 
@@ -232,6 +234,8 @@ pub(super) mod tests {
             address: long(NAME),
             strikes: u32::MAX,
             early_losses: u32::MAX,
+            suspicions: u32::MAX,
+            suspected_for: TIME,
         };
         let restarts = RestartSum { count: u32::MAX, cost_ms: u64::MAX, redone_steps: u64::MAX };
         JobState {

@@ -60,12 +60,13 @@ fn job_state() -> JobState {
         address: "10.0.0.1".to_owned(),
         strikes: 2,
         early_losses: 1,
+        suspicions: 3,
+        suspected_for: Duration::from_millis(3_600_001),
     };
     let charged = ChargedRound {
         round: Round(40),
         step: Some(48_211),
         rank: GlobalRank(3),
-        host_name: "node1".to_owned(),
         end: WorkerEnd::Hung(Duration::from_millis(900_000)),
         at: Duration::from_millis(86_400_001),
         began_from_memory: true,
@@ -109,6 +110,8 @@ fn job_state() -> JobState {
             longest_pause: Duration::from_millis(1_200_001),
             first_step: Duration::from_millis(182_003),
             memory: Some(TriedCheckpoint { checkpoint: checkpoint_id(), tries: MEMORY_TRIES_MAX }),
+            restarts_forgiven: 2,
+            step_at_charge: Some(48_100),
         },
         time,
         restarts,

@@ -389,11 +389,16 @@ impl Fixture {
     /// Returns true if only the time account and the longest pauses have changed, which are stored at intervals.
     fn is_of_account(&self, job_state: &JobState) -> bool {
         let JobState { time, restarts, .. } = self.job_state.clone();
+        let mut host_tallies = job_state.host_tallies.clone();
+        for (new, known) in host_tallies.iter_mut().zip(&self.job_state.host_tallies) {
+            new.suspected_for = known.suspected_for;
+        }
         let mut training = job_state.training.clone();
         training.longest_pause = self.job_state.training.longest_pause;
         training.first_step = self.job_state.training.first_step;
         *job_state != self.job_state
-            && JobState { time, restarts, training, ..job_state.clone() } == self.job_state
+            && JobState { time, restarts, training, host_tallies, ..job_state.clone() }
+                == self.job_state
     }
 
     fn shorten(&mut self, effect: Effect) -> Did {

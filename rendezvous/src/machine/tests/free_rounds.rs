@@ -67,6 +67,8 @@ fn expired_lease_is_counted_once_a_round() {
         address: "b.example".to_owned(),
         strikes: early_losses,
         early_losses,
+        suspicions: 0,
+        suspected_for: Duration::ZERO,
     };
     assert_eq!(t.job_state.host_tallies, [tally(2)]);
 }

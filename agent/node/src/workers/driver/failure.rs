@@ -75,6 +75,8 @@ impl WorkersDriver {
             hardware: self.hardware.of_failure(now),
             // A certain one needs a cgroup for each worker.
             oom: is_oom.then_some(OomKill::Probable),
+            // The agent knows.
+            before_load: false,
         }
     }
 

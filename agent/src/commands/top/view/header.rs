@@ -111,7 +111,11 @@ fn job(model: &Model) -> Vec<String> {
         phase,
         format!("{} of {} nodes", present(snapshot), range(snapshot)),
         format!("{} workers", snapshot.world_size),
-        format!("restarts {}/{}", snapshot.restarts_used, snapshot.max_restarts),
+        format!(
+            "restarts {}/{}",
+            snapshot.restarts_used.saturating_sub(snapshot.restarts_forgiven),
+            snapshot.max_restarts
+        ),
     ]
 }
 
