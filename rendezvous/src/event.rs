@@ -279,6 +279,11 @@ pub enum EventKind {
     NodeLeft,
     /// A node was quarantined.
     NodeQuarantined,
+    /// Another node takes the place of this one, whose worker has failed.
+    NodeReplaced {
+        /// The host name of the node that takes its place.
+        by: String,
+    },
     /// The quarantine of a node is over.
     NodeReleased {
         /// True if the job needs the node before the end of its quarantine.
@@ -370,6 +375,7 @@ impl EventKind {
             Self::NodeLeaseExpired => "node_lease_expired",
             Self::NodeLeft => "node_left",
             Self::NodeQuarantined => "node_quarantined",
+            Self::NodeReplaced { .. } => "node_replaced",
             Self::NodeReleased { .. } => "node_released",
             Self::NodeUnhealthy { .. } => "node_unhealthy",
             Self::NodeHealthy => "node_healthy",

@@ -97,6 +97,7 @@ impl Replay {
             | EventKind::NodeLeaseExpired
             | EventKind::NodeLeft
             | EventKind::NodeQuarantined
+            | EventKind::NodeReplaced { .. }
             | EventKind::NodeReleased { .. }
             | EventKind::NodeUnhealthy { .. }
             | EventKind::NodeHealthy

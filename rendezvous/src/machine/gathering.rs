@@ -10,6 +10,7 @@ use std::{
 use tracing::info;
 
 use crate::{
+    event::EventKind,
     group::{Group, MemberState},
     ids::{GroupRank, NodeId, Round, RoundId},
     limits::after,
@@ -174,25 +175,21 @@ impl Rendezvous {
         let Some(mut draft) = self.draft(now, round, survivors.clone(), room, shared) else {
             return false;
         };
-        let mut is_replacement = false;
-        let replaced = self.replaced(now, &survivors, room);
+        let mut replaced = self.replaced(now, &survivors, room);
         if !replaced.is_empty() {
             let kept = survivors.into_iter().filter(|(_, id)| !replaced.contains(id)).collect();
-            if let Some(other) = self.draft(now, round, kept, room, shared)
-                && self.is_as_good(&other, &draft, &replaced)
-            {
-                draft = other;
-                is_replacement = true;
+            let other = self.draft(now, round, kept, room, shared);
+            match other.filter(|other| self.is_as_good(other, &draft, &replaced)) {
+                Some(other) => draft = other,
+                None => replaced.clear(),
             }
         }
         let Draft { placed, newcomers, table, checkpoint } = draft;
         let newcomer_count = newcomers.len();
         // A node that takes the place of a failed one is no new node, so its failure counts.
-        let newcomers_to_a_group = if newcomer_count == placed.len() || is_replacement {
-            [].into()
-        } else {
-            newcomers.into_iter().collect()
-        };
+        let has_group = newcomer_count < placed.len() && replaced.is_empty();
+        let newcomers_to_a_group =
+            newcomers.iter().filter(|_| has_group).cloned().collect::<BTreeSet<_>>();
         if let Some(master) = table.loopback_master() {
             let (address, host_name) = (master.address.clone(), master.host_name.clone());
             self.close(JobResult::LoopbackMaster { address, host_name }, Failures::default());
@@ -222,6 +219,11 @@ impl Rendezvous {
         });
         self.record_aside(now, &placed);
         self.record_admission(now, workers, newcomer_count);
+        for (id, by) in replaced.iter().zip(&newcomers) {
+            let by = self.host_name(by);
+            info!(node = %id, %by, "node replaced: its worker has failed");
+            self.event_of(None, id, EventKind::NodeReplaced { by });
+        }
         self.begin_keeping(now, round, &table, checkpoint);
         self.remember();
         let group = Group::new(now, round, table, newcomers_to_a_group);

@@ -172,6 +172,9 @@ pub fn sentence(event: &Event) -> String {
         EventKind::NodeQuarantined => {
             format!("{host} is quarantined: it failed soon after it joined, or repeatedly")
         }
+        EventKind::NodeReplaced { by } => {
+            format!("{by} takes the place of {host}, whose worker has failed")
+        }
         EventKind::NodeReleased { early: true } => {
             format!("{host} is not quarantined any more: the job needs it")
         }
