@@ -52,6 +52,7 @@ fn every_bug_of_health_is_noticed() {
         (Bug::NewKinds, "ak", 0),
         (Bug::MilderNeeds, "aj", 0),
         (Bug::WorseNeeds, "al", 0),
+        (Bug::SuspicionsLost, "an", 0),
     ];
     assert_noticed(World::with_health, bugs);
 }

@@ -65,6 +65,7 @@ fn every_bug_of_memory_is_noticed() {
         (Bug::RestoredNotCopied, "y aa", 0),
         (Bug::NeverAlone, "aa", 0),
         (Bug::StrikesLost, "ab", 0),
+        (Bug::UnreadCounts, "ab", 0),
         (Bug::GoneIsStruck, "ab ad", 0),
         (Bug::OldSocket, "w", 0),
         (Bug::OffAtOneNode, "aa", 0),

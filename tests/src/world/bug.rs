@@ -199,6 +199,10 @@ pub enum Bug {
     MilderNeeds,
     /// A node that only needs a reset claims that workers cannot run. Breaks rule al.
     WorseNeeds,
+    /// The next coordinator does not know which nodes have failed. Breaks rule an.
+    SuspicionsLost,
+    /// A node claims that its failed worker had received the checkpoint of the round. Breaks rule ab.
+    UnreadCounts,
 }
 
 impl Bug {

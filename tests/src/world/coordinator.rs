@@ -121,6 +121,9 @@ impl World {
         let mut job_state = job_state;
         self.forge_charges(&mut job_state);
         self.forge_strikes(&mut job_state);
+        if self.bug == Bug::SuspicionsLost {
+            job_state.host_tallies.iter_mut().for_each(|tally| tally.suspicions = 0);
+        }
         self.begin_stalls_of_coordinator(id, &mut job_state);
         self.begin_memory_of_coordinator(id, &job_state);
         let overtime = self.bug.overtime().unwrap_or_default();

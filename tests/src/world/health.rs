@@ -5,6 +5,7 @@
 //! - ak: one kind of reason sets aside at most MAX - MIN nodes in ten minutes; one, if that is zero and a spare waits.
 //! - al: the job ends for lack of nodes only if there are too few, counting those that only need a reset or a repair.
 //! - am: the coordinator knows what a member has reported about its machine.
+//! - an: no round has a member while a healthy spare waits on a host with fewer charged failures.
 //!
 //! These worlds have random numbers of their own, so that the other worlds of a seed stay the same.
 
@@ -31,6 +32,8 @@ pub(super) struct Health {
     reported: BTreeMap<NodeId, Reported>,
     /// The nodes that each coordinator has set aside for a kind of reason.
     set_aside: BTreeMap<(NodeId, Term, String), BTreeMap<NodeId, Instant>>,
+    /// The charged failures of each host.
+    charged: BTreeMap<String, u32>,
     totals: HealthTotals,
     broken: Option<String>,
 }
@@ -118,10 +121,10 @@ impl World {
             let at = random.millis(5_000, 40_000);
             self.schedule(at, Event::Fault(Fault::WorkerFails));
         }
-        let (reported, set_aside) = (BTreeMap::new(), BTreeMap::new());
+        let (reported, set_aside, charged) = Default::default();
         let totals = HealthTotals::default();
-        self.health =
-            Some(Box::new(Health { illnesses, reported, set_aside, totals, broken: None }));
+        let health = Health { illnesses, reported, set_aside, charged, totals, broken: None };
+        self.health = Some(Box::new(health));
     }
 
     /// Returns the numbers of unhealthy nodes so far.
@@ -215,7 +218,19 @@ impl World {
                 noted.retain(|_, at| now.saturating_duration_since(*at) < COUNTED_FOR);
                 noted.entry(node).or_insert(now);
             }
-            EventKind::RoundAdmitted { .. } => self.check_places(id, event.id.term),
+            EventKind::FailureCharged { .. } => {
+                let Some((health, node)) = self.health.as_mut().zip(event.node.as_ref()) else {
+                    return;
+                };
+                let reported = health.reported.get(&node.node_id);
+                if reported.is_none_or(|reported| reported.report.unhealthy.is_none()) {
+                    *health.charged.entry(node.host_name.clone()).or_default() += 1;
+                }
+            }
+            EventKind::RoundAdmitted { .. } => {
+                self.check_places(id, event.id.term);
+                self.check_order(id);
+            }
             EventKind::FailureNotCharged { reason }
                 if *reason == ragent_rendezvous::event::FreeReason::BadMachine =>
             {
@@ -295,6 +310,32 @@ impl World {
             }
         }
         if let (Some(broken), Some(health)) = (broken, &mut self.health) {
+            health.broken.get_or_insert(broken);
+        }
+    }
+
+    /// Checks rule an when a round begins.
+    fn check_order(&mut self, id: &NodeId) {
+        let Some(snapshot) = self.snapshot_of(id).filter(|_| !self.shared.fixed_ranks) else {
+            return;
+        };
+        let Some(health) = &mut self.health else { return };
+        let charged =
+            |node: &&NodeSnapshot| health.charged.get(&node.host_name).copied().unwrap_or(0);
+        let is_healthy = |node: &&NodeSnapshot| node.unhealthy.is_none() && node.excluded.is_none();
+        let members =
+            snapshot.nodes.iter().filter(|node| node.group_rank.is_some()).filter(is_healthy);
+        let spares = snapshot
+            .nodes
+            .iter()
+            .filter(|node| node.state == NodeStateName::Spare)
+            .filter(is_healthy);
+        let (most, least) =
+            (members.map(|node| charged(&node)).max(), spares.map(|node| charged(&node)).min());
+        if let (Some(most), Some(least)) = (most, least)
+            && least < most
+        {
+            let broken = format!("rule an: {id}: {:?} of {}", health.charged, described(&snapshot));
             health.broken.get_or_insert(broken);
         }
     }

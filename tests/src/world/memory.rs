@@ -10,8 +10,8 @@
 //! - z: a node holds at most two checkpoints of its own and three parts of others, besides what is left of a plan and of an older checkpoint. Its memory files stay
 //!   below its limit, and none is closed or overwritten while it is used.
 //! - aa: when faults have stopped, no `save` waits for 120 s, and what was restored is soon on two nodes.
-//! - ab: at most two charged rounds begin with a checkpoint without a newer one that became whole. Lost nodes and workers that are killed
-//!   with them strike none.
+//! - ab: at most two charged rounds begin with a checkpoint without a newer one that became whole. Lost nodes, workers that are killed
+//!   with them, and those that had not received it strike none.
 //! - ac: after memory was off in a round, no checkpoint of it or of an earlier one is loaded. No content crosses the network without a secret.
 //! - ad: no round ends because a checkpoint cannot be used, unless a fault of the world explains it.
 //!

@@ -39,6 +39,11 @@ impl World {
     }
 
     pub(in crate::world) fn forge_unusable(&self, report: &mut NodeReport) {
+        if self.bug == Bug::UnreadCounts
+            && let Some(failure) = &mut report.failure
+        {
+            failure.before_load = false;
+        }
         if self.bug == Bug::GoneIsStruck
             && let Some(unusable) = &mut report.memory_unusable
             && matches!(unusable.why, UnusableReason::SourceGone { .. })

@@ -43,6 +43,10 @@ pub(super) struct Known {
     /// Charged rounds in which no newer checkpoint became whole than the one with which they began.
     stuck: BTreeSet<Round>,
     charged: BTreeSet<Round>,
+    /// The nodes of which a worker has received the checkpoint of a round.
+    pub(super) given: BTreeSet<(NodeId, Round)>,
+    /// Charged rounds whose failed node had not received it.
+    unread: BTreeSet<Round>,
     stored: BTreeSet<Round>,
     /// Checkpoints of which a node has not reached its sources.
     gone: BTreeSet<CheckpointId>,
@@ -152,6 +156,7 @@ impl World {
             let known = &mut memory.known;
             (known.floor, known.off) = (None, BTreeSet::new());
             (known.stuck, known.charged, known.stored) = Default::default();
+            (known.given, known.unread) = Default::default();
         }
     }
 
@@ -430,7 +435,14 @@ impl World {
             EventKind::FailureCharged { .. } => {
                 memory.known.charged.insert(event.round);
                 let told = of_round.and_then(|(of, _)| memory.known.told.get(of)).copied();
-                if plan.is_some_and(|plan| newest == Some(plan.step)) && told <= plan {
+                let has_read = event.node.as_ref().is_none_or(|node| {
+                    memory.known.given.contains(&(node.node_id.clone(), event.round))
+                });
+                if !has_read {
+                    memory.known.unread.insert(event.round);
+                }
+                let is_stuck = plan.is_some_and(|plan| newest == Some(plan.step)) && told <= plan;
+                if has_read && is_stuck {
                     memory.known.stuck.insert(event.round);
                 }
             }
@@ -442,7 +454,9 @@ impl World {
                     let plan = members.values().find_map(plan_of);
                     let is_charged =
                         of.round == event.round || memory.known.charged.contains(&of.round);
-                    is_charged && plan.is_some_and(|plan| plan.step == step)
+                    // The event of the round that is being charged comes later.
+                    let is_read = !memory.known.unread.contains(&of.round);
+                    is_charged && is_read && plan.is_some_and(|plan| plan.step == step)
                 });
                 let is_right = match reason {
                     StrikeReason::Failures => charged.count() >= 2,

@@ -258,6 +258,9 @@ impl World {
         };
         (rank.doing, rank.since) = (next, now);
         let Some(memory) = &mut self.memory else { return };
+        if matches!(next, Doing::Reading(_) | Doing::Planning) {
+            memory.known.given.insert((id.clone(), round.round));
+        }
         if let (Doing::Filling(_, buffer) | Doing::Reading(buffer), Some(driver)) =
             (next, memory.drivers.get_mut(id))
         {
