@@ -60,7 +60,7 @@ LLAMA3_STOPS = {
     SLOW: 6,
     PLANNED: 47,
 }
-# Before one of the others, the machines are as good as after it.
+# After these, a machine has to be repaired.
 BREAKS = (BAD, LOST, WRONG, SLOW, PLANNED)
 UNEXPECTED = sum(LLAMA3_STOPS.values()) - LLAMA3_STOPS[PLANNED]
 # Unexpected stops in 1,000 node-days. rsc1: arXiv 2410.21680, 11 months of Meta's cluster RSC-1.
@@ -74,7 +74,7 @@ SLOWED = 0.5
 TORCHRUN_RESTARTS = 3
 # --ft-max-no-progress-cycles of ft_launcher: its default.
 NVRX_RESTARTS = 3
-# With the rule `spare-first`, all charges are forgiven after so much training.
+# With the rule `spare-first`, all charges are forgiven after so much training with a new checkpoint.
 FORGIVEN_S = 10 * 60
 
 # Measured, in seconds, from the fault until all workers run again (docs/performance.md, "Recovery").
@@ -147,11 +147,11 @@ class Launcher(NamedTuple):
     tries: float
     # The restarts of a job before it is over.
     max_restarts: float
-    # True if ten minutes of training give all restarts back.
+    # True if ten minutes of training, and a new checkpoint, give all restarts back.
     forgives: bool = False
     # True if it checks machines after a failure.
     has_health: bool = True
-    # True if a spare that is no suspect takes the place of a failed machine at once.
+    # True if a spare takes the place of a failed machine at once, unless it is a suspect.
     is_spare_first: bool = False
     # True if the script also saves in memory.
     has_memory: bool = False
@@ -228,7 +228,7 @@ class Month:
                 # All ranks save, and train until the step is on two nodes.
                 kept_s, undone_s = kept_s + max(undone_s - MEMORY_WHOLE_S, 0), min(undone_s, MEMORY_WHOLE_S)
             self.not_on_disk_s = max(kept_s - on_disk_s, 0) + (0 if on_disk_s else self.not_on_disk_s)
-        if self.launcher.forgives and ran_s >= FORGIVEN_S:
+        if self.launcher.forgives and kept_s and ran_s >= FORGIVEN_S:
             self.restarts_left = self.launcher.max_restarts
         self.lost_s[STALL] += stalled_s
         self.lost_s[REDONE] += undone_s if stop else 0
@@ -271,7 +271,7 @@ class Month:
         good = [index for index, spare in enumerate(ready) if spare.good_s <= self.now_s]
         failing = good[0] if good else len(ready)
         taken = ready[failing] if good else min(self.spares, key=lambda spare: spare.good_s)
-        self.restarts_left -= failing
+        self.restarts_left = max(self.restarts_left - failing, 0) if good else self.launcher.max_restarts
         self.spend(AGAIN, failing * failed_start_s)
         self.spend(WAIT, max(taken.good_s - self.now_s, 0))
         self.spares.remove(taken)
@@ -371,7 +371,7 @@ def mean_of(months, launcher, checkpoints, args, memory=None):
 
 
 def rows(args):
-    """Returns the launcher, whether it saves at the best interval, and the stall of a checkpoint on disk, of each row."""
+    """Returns the launcher, whether the interval is the best, and the stall of a checkpoint on disk, of each row."""
     return [(launcher, is_best, args.copy if is_best or launcher.has_flags else args.stall)
             for is_best in (False, True) for launcher in launchers(args)]
 
@@ -443,10 +443,10 @@ def assumptions(args):
             "unexpected ones in 1,000 node-days",
             f"its causes, grouped here by what a launcher sees: bad machine (GPU and its memory) {share[BAD]}, "
             f"software {share[SOFTWARE]}, lost machine (host, disk, power) {share[LOST]}, hang (network, NCCL) "
-            f"{share[HANG]}, wrong work (data corruption) {share[WRONG]}, slow (heat) {share[SLOW]}; and {share[PLANNED]} "
-            "more are planned",
-            f"Meta's RSC-1 (arXiv 2410.21680): {RATES['rsc1']:.2f} in 1,000 node-days (`--failures rsc1`), whose causes "
-            "are not used: the shares of Llama 3 are",
+            f"{share[HANG]}, wrong work (data corruption) {share[WRONG]}, slow (heat) {share[SLOW]}; and "
+            f"{share[PLANNED]} more are planned",
+            f"Meta's RSC-1 (arXiv 2410.21680): {RATES['rsc1']:.2f} in 1,000 node-days (`--failures rsc1`), with the "
+            "causes of Llama 3",
             "a collective of NCCL is aborted after 600 s, the default of torch; ft_launcher waits 45 min for a "
             "heartbeat, its default",
             "ft_launcher asks the GPUs before each restart whether they need a reset (NVRx's documentation); so does "
@@ -474,24 +474,23 @@ def assumptions(args):
             f"torchrun starts on a bad machine again until `--max-restarts {TORCHRUN_RESTARTS}` are used up; then, and "
             f"after a lost machine or a planned stop, the scheduler starts the job after {args.requeue:g} s",
             f"NVRx starts on one that is not found {NVRX_RESTARTS} times; then the scheduler starts the job",
-            *([f"ragent has the rule `spare-first`: a spare takes the place at the first failure, and {FORGIVEN_S // 60} "
-               f"min of training give back all of `--max-restarts {args.max_restarts}`"]
-              if args.rule == "spare-first" else
-              [f"ragent has the rule `0.3`: it starts on a bad machine that is not found {QUARANTINE_TRIES} times, and "
-               f"`--max-restarts {args.max_restarts}` are never given back; after {MEMORY_TRIES} failed starts from "
-               "memory, the next one is from disk"]),
-            f"a machine with a fault is good again after {args.repair:g} h, and {args.spares} spares wait at first; with "
-            "`spare-first`, a machine that has failed and is not found waits as the last choice for 24 h",
-            "if no machine is ready, the job ends, and starts when the next one is repaired",
-            f"ragent with memory saves in memory, at the best interval for a stall of {args.gib * SAVE_S_PER_GIB:.2f} s: "
-            f"{args.gib:g} GiB of each rank; a step is on two nodes {MEMORY_WHOLE_S} s after the beginning of its save, "
-            f"and loading it takes {MEMORY_READ_S} s",
-            f"all flags are asynchronous checkpoints on disk, `--hang-timeout auto` ({AUTO_S} s, so a shorter time-out of "
-            f"NCCL comes first), `--standby` (a start is {args.imports:g} s shorter), and `--notice` (all ranks save before "
-            "a planned stop)",
+            f"with the rule `spare-first`, a spare takes the place at the first failure, and {FORGIVEN_S // 60} min of "
+            "training with a new checkpoint give back all restarts; a machine that has failed and is not found is the "
+            "last choice for 24 h",
+            f"with the rule `0.3`, ragent starts on a bad machine {QUARANTINE_TRIES} times, and is over after "
+            f"`--max-restarts` in all; after {MEMORY_TRIES} failed starts from memory, the next one is from disk",
+            f"ragent has the rule `{args.rule}` and `--max-restarts {args.max_restarts}` here",
+            f"{args.spares} spares wait at first, and a broken machine is good again after {args.repair:g} h; if no "
+            "machine is ready, the job ends, and starts after the next repair",
+            f"with memory, ragent saves at the best interval for a stall of {args.gib * SAVE_S_PER_GIB:.2f} s: "
+            f"{args.gib:g} GiB of each rank; a step is on two nodes {MEMORY_WHOLE_S} s after its save began, and "
+            f"loading it takes {MEMORY_READ_S} s",
+            f"all flags: asynchronous checkpoints on disk, `--hang-timeout auto` ({AUTO_S} s, so a shorter time-out of "
+            f"NCCL comes first), `--standby` (a start is {args.imports:g} s shorter), `--notice` (all ranks save "
+            "before a planned stop)",
             f"a hang ends after {args.hang:g} s: the script sends no heartbeats, which NVRx and ragent could use",
-            f"a person notices wrong work or a slow machine after {PERSON_S / HOUR_S:g} h; wrong work is lost, with what is "
-            f"in memory, and a slow machine costs {SLOWED:.0%} of the time",
+            f"a person notices wrong work or a slow machine after {PERSON_S / HOUR_S:g} h; wrong work is lost, with "
+            f"what is in memory, and a slow machine costs {SLOWED * 100:g} % of the time",
             "a planned stop takes one machine, and without `--notice` no script saves before it",
             "best interval: √(2wM) − w, at least w, with the stall w and the time M between two stops",
         ],
