@@ -411,6 +411,8 @@ pub enum StrikeReason {
     Sum,
     /// The script has refused it.
     Script,
+    /// The job would end, because workers fail before they receive it.
+    Unread,
 }
 
 impl StrikeReason {
@@ -420,6 +422,7 @@ impl StrikeReason {
             Self::Failures => "two rounds that began with it have failed",
             Self::Sum => "the checksum of a part is wrong",
             Self::Script => "the script has refused it",
+            Self::Unread => "workers fail before they receive it",
         }
     }
 }

@@ -117,6 +117,39 @@ fn spare_fetches_the_part() {
     }
 }
 
+/// A worker fails, and a spare takes the place of its node with the step in memory. Then workers die twice before they load it: it is not
+/// struck off. The drivers carry what decides this, which a failed node and its successor know.
+#[test]
+fn spare_takes_the_place_of_a_failed_node() {
+    if !may_make_networks() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let orders: Vec<Orders> = (0..2).map(|rank| sandbox.orders(rank)).collect();
+    let flags = format!("--nnodes 2 --max-restarts 10 {ENDPOINT} {}", secret(&sandbox));
+    let job = Job::new(&sandbox, "memfailed", 3, &flags);
+    let host = job.host();
+    let mut agents = by_rank(start(&job, 2, Some(host)));
+    let mut spare = job.agent(3).start();
+    spare.logs("this node is a spare");
+    give(&orders, "save(10)");
+    wait_until_whole(&mut agents, &orders, 10);
+    let mut failed = agents.remove(1);
+    kill(children(keeper_of(failed.pid()))[0], Signal::SIGKILL);
+    failed.logs("this node is a spare");
+    agents.push(spare);
+    for restart in 1..=3 {
+        agents.iter_mut().for_each(|agent| drop(agent.prints(&format!("restart={restart}"))));
+        if restart < 3 {
+            kill(children(keeper_of(agents[1].pid()))[0], Signal::SIGKILL);
+        }
+    }
+    give(&orders, "load()");
+    for (rank, agent) in (0..).zip(&mut agents) {
+        assert_loaded(agent, 10, &[rank]);
+    }
+}
+
 /// A byte of all that a node keeps changes. The content comes from the node with the copy. If it has changed there too, all ranks begin
 /// from disk. No failure is charged for that.
 #[test]

@@ -216,10 +216,11 @@ impl Rendezvous {
             && registration.charged_through <= self.job_state.round
         {
             self.job_state.charged_through = registration.charged_through;
-            self.job_state.restarts_used = self
-                .job_state
-                .restarts_used
-                .max(registration.restarts_used.min(registration.settings.max_restarts));
+            let (used, most) = (registration.restarts_used, registration.settings.max_restarts);
+            self.job_state.restarts_used = self.job_state.restarts_used.max(used);
+            // More were possible only because progress had forgiven some. How many is not known.
+            let forgiven = &mut self.job_state.training.restarts_forgiven;
+            *forgiven = used.saturating_sub(most).max(*forgiven);
         }
         if self.job_state != before {
             let (nodes, restarts_used) = (self.job_state.round_size, self.job_state.restarts_used);

@@ -218,7 +218,7 @@ impl Rendezvous {
             if let Some(node) = suspect.filter(|node| !node.is_unfit()) {
                 node.tally.suspect(now);
             }
-            self.job_state.restarts_used += 1;
+            self.job_state.restarts_used = self.job_state.restarts_used.saturating_add(1);
             self.job_state.charged_through = round.round;
             info!(
                 %round, node = %id, host = %failure.host_name, rank = %failure.global_rank,
@@ -259,7 +259,9 @@ impl Rendezvous {
     /// Returns the newest step that all ranks have saved, or that is whole in memory.
     fn newest_saved(&self) -> Option<u64> {
         let whole = self.keeping.whole_since.map(|(checkpoint, _)| checkpoint.step);
-        whole.max(self.job_state.training.saved_step)
+        // A coordinator that has taken over has seen none become whole.
+        let planned = self.keeping.plan.as_ref().map(|plan| plan.checkpoint.step);
+        whole.max(planned).max(self.job_state.training.saved_step)
     }
 
     /// Remembers where the charged round has failed. Returns false if it began with a checkpoint in memory that the failed worker had not
@@ -267,7 +269,8 @@ impl Rendezvous {
     fn charge_training(&mut self, now: Instant, round: RoundId, failure: &WorkerFailure) -> bool {
         let step = self.reached_step(round);
         let has_read = step.is_some() || !failure.before_load;
-        self.job_state.training.step_at_charge = self.newest_saved();
+        let known = self.job_state.training.step_at_charge;
+        self.job_state.training.step_at_charge = self.newest_saved().max(known);
         let charged = ChargedRound {
             round: round.round,
             step,

@@ -176,12 +176,17 @@ impl Rendezvous {
             return false;
         };
         let mut replaced = self.replaced(now, &survivors, room);
+        let mut spares = Vec::new();
         if !replaced.is_empty() {
             let kept = survivors.into_iter().filter(|(_, id)| !replaced.contains(id)).collect();
-            let other = self.draft(now, round, kept, room, shared);
-            match other.filter(|other| self.is_as_good(other, &draft, &replaced)) {
-                Some(other) => draft = other,
-                None => replaced.clear(),
+            if let Some(other) = self.draft(now, round, kept, room, shared) {
+                let known: BTreeSet<&NodeId> = draft.placed.iter().collect();
+                spares.extend(other.newcomers.iter().filter(|id| !known.contains(id)).cloned());
+                if self.is_as_good(&other, &draft, &replaced, &spares) {
+                    draft = other;
+                } else {
+                    replaced.clear();
+                }
             }
         }
         let Draft { placed, newcomers, table, checkpoint } = draft;
@@ -219,7 +224,7 @@ impl Rendezvous {
         });
         self.record_aside(now, &placed);
         self.record_admission(now, workers, newcomer_count);
-        for (id, by) in replaced.iter().zip(&newcomers) {
+        for (id, by) in replaced.iter().zip(&spares) {
             let by = self.host_name(by);
             info!(node = %id, %by, "node replaced: its worker has failed");
             self.event_of(None, id, EventKind::NodeReplaced { by });
@@ -292,12 +297,12 @@ impl Rendezvous {
         now: Instant,
         survivors: &BTreeMap<GroupRank, NodeId>,
         room: usize,
-    ) -> BTreeSet<NodeId> {
+    ) -> Vec<NodeId> {
         let suspected = |id: &NodeId| self.roster.get(id)?.tally.suspected(now);
         let mut suspects: Vec<_> =
             survivors.values().filter_map(|id| Some((suspected(id)?, id))).collect();
         if suspects.is_empty() {
-            return BTreeSet::new();
+            return Vec::new();
         }
         suspects.sort_by_key(|(suspected, _)| Reverse(*suspected));
         let waiting = self.waiting(now, survivors).into_iter().filter(|node| !node.is_unfit());
@@ -311,7 +316,13 @@ impl Rendezvous {
 
     /// Returns true if a round without these suspects begins with the same checkpoint as one with them, has as many workers, and
     /// has room for its copies.
-    fn is_as_good(&self, other: &Draft, draft: &Draft, replaced: &BTreeSet<NodeId>) -> bool {
+    fn is_as_good(
+        &self,
+        other: &Draft,
+        draft: &Draft,
+        replaced: &[NodeId],
+        spares: &[NodeId],
+    ) -> bool {
         let checkpoint = |draft: &Draft| {
             draft.checkpoint.as_ref().map(|chosen| (chosen.checkpoint, chosen.is_resharded()))
         };
@@ -325,7 +336,7 @@ impl Rendezvous {
         other.table.world_size() == draft.table.world_size()
             && other.table.loopback_master().is_none()
             && checkpoint(other) == checkpoint(draft)
-            && other.newcomers.iter().all(has_room)
+            && spares.iter().all(has_room)
     }
 
     /// Returns the nodes that wait for a place in the order in which they get one: the unhealthy and excluded last, and before them the

@@ -151,6 +151,9 @@ impl Rendezvous {
             Some(StrikeReason::Failures) => format!("struck off: two failures after step {step}"),
             Some(StrikeReason::Sum) => format!("struck off: the checksum of step {step} is wrong"),
             Some(StrikeReason::Script) => format!("struck off: the script has refused step {step}"),
+            Some(StrikeReason::Unread) => {
+                format!("struck off: workers failed before they received step {step}")
+            }
             // An earlier coordinator knew.
             None => format!("struck off: step {step}"),
         })

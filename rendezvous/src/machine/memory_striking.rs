@@ -50,7 +50,7 @@ impl Rendezvous {
         let plan = self.keeping.plan.as_ref().filter(|_| self.began_from_memory(round));
         let Some(checkpoint) = plan.map(|plan| plan.checkpoint) else { return false };
         if self.job_state.training.void(checkpoint) {
-            self.record_strike(checkpoint.step, StrikeReason::Failures);
+            self.record_strike(checkpoint.step, StrikeReason::Unread);
         }
         true
     }

@@ -350,6 +350,7 @@ mod tests {
             (StrikeReason::Failures, "two rounds that began with it have failed"),
             (StrikeReason::Sum, "the checksum of a part is wrong"),
             (StrikeReason::Script, "the script has refused it"),
+            (StrikeReason::Unread, "workers fail before they receive it"),
         ] {
             let expected = format!("step 48,210 in memory is not used again: {why}");
             assert_eq!(text(EventKind::MemoryStruck { step: 48_210, reason }), expected);

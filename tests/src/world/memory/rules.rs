@@ -462,6 +462,7 @@ impl World {
                     StrikeReason::Failures => charged.count() >= 2,
                     StrikeReason::Sum => has(&memory.faults.changed),
                     StrikeReason::Script => has(&memory.faults.refused),
+                    StrikeReason::Unread => !memory.known.unread.is_empty(),
                 };
                 if !is_right {
                     self.breaks_memory(|| format!("rule ab: step {step} is struck: {reason:?}"));

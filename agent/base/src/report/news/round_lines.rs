@@ -157,9 +157,11 @@ impl RoundLines {
             line.push_str(&format!(", step {} from memory", grouped(plan.checkpoint.step)));
         }
         if is_charged {
-            let restarts =
-                format!(", restart {} of {}", admission.restart_count, self.max_restarts);
-            line.push_str(&restarts);
+            line.push_str(&format!(", restart {}", admission.restart_count));
+            // Progress may have forgiven some.
+            if admission.restart_count <= self.max_restarts {
+                line.push_str(&format!(" of {}", self.max_restarts));
+            }
         }
         if let Some(reason) = reason {
             let charge = if is_free { "; not charged" } else { "" };
