@@ -83,8 +83,8 @@ pub struct JobArgs {
         hide_short_help = true
     )]
     pub shutdown_timeout: Option<String>,
-    /// Number of failures of workers after which the job is restarted. The next failure ends it. Nodes that join or are lost do not count
-    /// [default: 0]
+    /// Number of failures of workers after which the job is restarted. The next failure ends it. Ten minutes with a newer checkpoint forgive
+    /// all failures before, except as torchrun. Nodes that join or are lost do not count [default: 0]
     #[arg(
         long,
         alias = "max_restarts",
