@@ -1,6 +1,6 @@
 """Trains a tiny model with the Trainer of Lightning. After a failure it goes on from the newest checkpoint in the folder.
 
-    ragent --nproc-per-node 2 --max-restarts 3 --notice 60 examples/lightning/train.py --folder checkpoints
+    ragent --nproc-per-node 2 --max-restarts 10 --notice 60 examples/lightning/train.py --folder checkpoints
 
 The folder must be the same on all nodes.
 """
