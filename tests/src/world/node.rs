@@ -76,7 +76,9 @@ impl World {
         voter: Option<VoterId>,
         local: Instant,
     ) -> Agent {
-        let workers = u32::try_from(1 + host % 3).unwrap_or(1);
+        // A spare takes only the place of a node with as many workers.
+        let others = if self.health.is_some() { 0 } else { host % 3 };
+        let workers = u32::try_from(1 + others).unwrap_or(1);
         let mut description = NodeDescription {
             agent_port: 1,
             script: "train.py".to_owned(),
