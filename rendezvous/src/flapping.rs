@@ -125,7 +125,7 @@ impl Tally {
         let strikes = u32::try_from(self.strikes.len()).unwrap_or(u32::MAX);
         let (suspicions, suspected_for) = suspected
             .map_or((0, Duration::ZERO), |(count, at)| (count, now.saturating_duration_since(at)));
-        (!is_quiet || suspicions > 0).then(|| HostTally {
+        (!is_quiet || suspicions > 0).then_some(HostTally {
             host_name,
             address,
             strikes: if is_quiet { 0 } else { strikes },
