@@ -137,7 +137,7 @@ impl Cli {
         read.map_err(|error| naming_the_word(error, &words))
     }
 
-    /// Returns what can be read of a launch whose command line is refused. `None` if it is that of another command.
+    /// Returns the flags of a refused launch that are before the first mistake. `None` if the command line is that of another command.
     pub fn refused_launch(words: &[OsString]) -> Option<LaunchArgs> {
         let command = match ProgramName::of(words.first()) {
             ProgramName::Ragent => Self::command(),

@@ -8,7 +8,7 @@
 //! - A request cannot name addresses. Only registered nodes are tried.
 //! - A node is tried only if its stream comes from the address that it announces.
 //! - One measurement runs at a time, at most once a second.
-//! - A free port is open for one connection or six seconds, and there are at most as many as nodes that one agent tries at the same time.
+//! - A free port is closed after one connection, or after six seconds. At most 32 are open at the same time.
 
 use std::{
     net::{IpAddr, SocketAddr},

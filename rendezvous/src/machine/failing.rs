@@ -212,7 +212,7 @@ impl Rendezvous {
                 self.close(result, failures);
                 return true;
             }
-            // The machine of a node that is unhealthy has a reason of its own.
+            // An unhealthy or excluded node gets a place last anyway.
             let suspect = suspect.filter(|_| !shared.as_torchrun && !shared.fixed_ranks);
             let suspect = suspect.and_then(|id| self.roster.get_mut(&id));
             if let Some(node) = suspect.filter(|node| !node.is_unfit()) {

@@ -290,8 +290,8 @@ impl Rendezvous {
         Some(Draft { placed, newcomers, table, checkpoint })
     }
 
-    /// Returns the survivors that lose their place to spares because these are suspected less, the most suspected first, and of these
-    /// the last that has failed. Among equals nobody moves, and free places are filled first.
+    /// Returns the survivors that lose their place to spares. They are in this order: the most suspected first, and of equal ones the
+    /// last to fail. A spare must have fewer suspicions than the survivor, and spares fill free places first.
     fn replaced(
         &self,
         now: Instant,

@@ -45,7 +45,8 @@ impl Rendezvous {
         }
     }
 
-    /// Stops using the checkpoint of a round, which nobody has read. Returns false if the round began from disk.
+    /// Stops using the checkpoint of a round that failed before the workers of the failed node received it. Returns false if the round
+    /// began from disk.
     pub(super) fn void_unread(&mut self, round: RoundId) -> bool {
         let plan = self.keeping.plan.as_ref().filter(|_| self.began_from_memory(round));
         let Some(checkpoint) = plan.map(|plan| plan.checkpoint) else { return false };

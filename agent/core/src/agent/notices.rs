@@ -321,8 +321,10 @@ impl Agent {
         }
     }
 
-    /// Returns the time at which this node leaves, although the coordinator has not ended the round. If the job is to
-    /// end, other nodes learn it from the next coordinator, and that one from this node: so it waits as for a first one.
+    /// Returns the time at which this node leaves, although the coordinator has not ended the round.
+    ///
+    /// If the job is to end, perhaps only this node knows of it, and must still report it to the next coordinator. So it waits for that
+    /// one as long as for the first one.
     pub(super) fn notice_deadline(&self) -> Option<Instant> {
         let (received, until) = self.notices.received.as_ref().filter(|_| !self.is_leaving())?;
         let coordinator = self.settings.leases.coordinator;
