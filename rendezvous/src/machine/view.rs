@@ -31,6 +31,9 @@ use crate::{
 /// The most host names in an explanation.
 const HOSTS_SHOWN: usize = 4;
 
+/// The reason why a spare gets a place after other spares.
+const FAILED_LATELY: &str = "a worker has failed on it in the last 24 h, so other spares come first";
+
 impl Rendezvous {
     /// Returns true if the node has registered, and has neither been lost nor dismissed since.
     pub fn knows(&self, node: &NodeId) -> bool {
@@ -416,7 +419,10 @@ impl Rendezvous {
                 WaitReason::NextRound => (NodeStateName::Waiting, None),
                 WaitReason::Unhealthy => (NodeStateName::Unhealthy, None),
                 WaitReason::Excluded => (NodeStateName::Excluded, None),
-                WaitReason::Spare => (NodeStateName::Spare, None),
+                WaitReason::Spare => {
+                    let is_suspected = node.tally.suspicions(self.clock) > 0;
+                    (NodeStateName::Spare, is_suspected.then_some(FAILED_LATELY))
+                }
                 WaitReason::Quarantined => {
                     (NodeStateName::Quarantined, Some(lost_because(EvictReason::Quarantined)))
                 }

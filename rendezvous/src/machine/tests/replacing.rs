@@ -77,6 +77,8 @@ fn spare_takes_the_place() {
     t.back("a");
     assert!(t.back("b").contains(&Did::Admit("x", 2, 1)));
     assert_eq!((t.is_in_round("b", 2), t.suspicions()), (false, vec![("b", 1)]));
+    let nodes = t.machine.snapshot(t.now).nodes;
+    assert!(nodes.iter().any(|node| node.reason.is_some()), "its reason is in the status");
     t.join("y");
     t.report("a", NodeState::Running);
     t.report("x", NodeState::Running);
