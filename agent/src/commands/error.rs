@@ -369,6 +369,8 @@ fn missing_module(failure: &WorkerFailure, interpreter: Option<&Path>) -> Option
         ));
     }
     let (_, module) = last.split_once(": No module named ")?;
+    // A package without `__main__` gets an explanation.
+    let module = module.split(';').next()?;
     Some(format!(
         "check the name `{module}` after `-m`: {interpreter} searches for it in the working directory, in PYTHONPATH and among the installed \
          modules"

@@ -175,7 +175,7 @@ impl Rendezvous {
         let Some(mut draft) = self.draft(now, round, survivors.clone(), room, shared) else {
             return false;
         };
-        let mut replaced = self.replaced(now, &survivors, room);
+        let replaced = self.replaced(now, &survivors, room);
         let mut spares = Vec::new();
         if !replaced.is_empty() {
             let kept = survivors.into_iter().filter(|(_, id)| !replaced.contains(id)).collect();
@@ -185,16 +185,17 @@ impl Rendezvous {
                 if self.is_as_good(&other, &draft, &replaced, &spares) {
                     draft = other;
                 } else {
-                    replaced.clear();
+                    spares.clear();
                 }
             }
         }
         let Draft { placed, newcomers, table, checkpoint } = draft;
         let newcomer_count = newcomers.len();
+        let has_group = newcomer_count < placed.len();
         // A node that takes the place of a failed one is no new node, so its failure counts.
-        let has_group = newcomer_count < placed.len() && replaced.is_empty();
+        let is_new = |id: &&NodeId| has_group && !spares.contains(*id);
         let newcomers_to_a_group =
-            newcomers.iter().filter(|_| has_group).cloned().collect::<BTreeSet<_>>();
+            newcomers.iter().filter(is_new).cloned().collect::<BTreeSet<_>>();
         if let Some(master) = table.loopback_master() {
             let (address, host_name) = (master.address.clone(), master.host_name.clone());
             self.close(JobResult::LoopbackMaster { address, host_name }, Failures::default());
@@ -308,10 +309,12 @@ impl Rendezvous {
         let waiting = self.waiting(now, survivors).into_iter().filter(|node| !node.is_unfit());
         let spares = waiting.skip(room.saturating_sub(survivors.len()));
         let pairs = suspects.into_iter().zip(spares);
-        pairs
+        let replaced: BTreeSet<&NodeId> = pairs
             .take_while(|(((count, _), _), spare)| spare.tally.suspicions(now) < *count)
-            .map(|((_, id), _)| id.clone())
-            .collect()
+            .map(|((_, id), _)| id)
+            .collect();
+        // By rank, as newcomers fill gaps.
+        survivors.values().filter(|id| replaced.contains(id)).cloned().collect()
     }
 
     /// Returns true if a round without these suspects begins with the same checkpoint as one with them, has as many workers, and

@@ -32,7 +32,8 @@ use crate::{
 const HOSTS_SHOWN: usize = 4;
 
 /// The reason why a spare gets a place after other spares.
-const FAILED_LATELY: &str = "a worker has failed on it in the last 24 h, so other spares come first";
+const FAILED_LATELY: &str =
+    "a worker has failed on it in the last 24 h, so other spares come first";
 
 impl Rendezvous {
     /// Returns true if the node has registered, and has neither been lost nor dismissed since.

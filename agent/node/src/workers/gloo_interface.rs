@@ -54,26 +54,30 @@ fn problem(
         Err(error) => return Some(error.to_string()),
     };
     let ips: Vec<IpAddr> = ips.collect();
-    if ips.iter().any(|ip| !ip.is_loopback() && is_own(*ip)) {
+    // The system gives loopback first.
+    if ips.iter().all(|ip| !ip.is_loopback()) && ips.iter().any(|ip| is_own(*ip)) {
         return None;
     }
     let list: Vec<String> = ips.iter().map(IpAddr::to_string).collect();
-    Some(format!("this machine's name `{name}` resolves only to {}", list.join(", ")))
+    Some(format!("this machine's name `{name}` resolves to {}", list.join(", ")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A name that leads to an own address other than loopback is left to gloo.
+    /// A name that leads to an own address, and not to loopback, is left to gloo.
     #[test]
     fn names_that_gloo_cannot_use() {
         let is_own = |ip: IpAddr| ip.is_loopback() || ip.to_string() == "10.0.0.5";
         for (ips, expected) in [
             (&["10.0.0.5"][..], None),
-            (&["10.0.0.5", "127.0.1.1"], None),
-            (&["127.0.1.1"], Some("this machine's name `node1` resolves only to 127.0.1.1")),
-            (&["10.0.0.9"], Some("this machine's name `node1` resolves only to 10.0.0.9")),
+            (&["10.0.0.9", "10.0.0.5"], None),
+            (
+                &["10.0.0.5", "127.0.1.1"],
+                Some("this machine's name `node1` resolves to 10.0.0.5, 127.0.1.1"),
+            ),
+            (&["10.0.0.9"], Some("this machine's name `node1` resolves to 10.0.0.9")),
         ] {
             let found = ips.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), 0)).collect();
             assert_eq!(problem("node1", Ok(found), is_own).as_deref(), expected, "{ips:?}");
