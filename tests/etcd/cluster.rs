@@ -184,6 +184,8 @@ impl<'a> Cluster<'a> {
             start = start.arg(word);
         }
         start = start.arg(format!("--endpoints={}", endpoints.join(",")));
+        // A login takes seconds on a busy machine: a password is compared slowly on purpose.
+        start = start.arg("--command-timeout=60s");
         if let Some(login) = &self.login {
             start = start.arg(format!("--user={login}"));
         }
