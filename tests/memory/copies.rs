@@ -143,7 +143,7 @@ fn spare_takes_the_place_of_a_failed_node() {
         kill(children(keeper_of(agents[1].pid()))[0], Signal::SIGKILL);
     }
     // The spare has failed twice now, and the other node once.
-    agents[1] = failed;
+    let _spare = std::mem::replace(&mut agents[1], failed);
     agents.iter_mut().for_each(|agent| drop(agent.prints("restart=3")));
     give(&orders, "load()");
     for (rank, agent) in (0..).zip(&mut agents) {
