@@ -213,7 +213,7 @@ def test_skypilot(sandbox):
         "SKYPILOT_TASK_ID": "sky-2026-11-27-09-00-00-000000_fsdp2_1-0",
     }
     nodes = [start_node(sandbox, ["bash", "-c", script], {**variables, "SKYPILOT_NODE_RANK": str(rank)}) for rank in (1, 0)]
-    assert places(nodes) == [f"at {rank} 4 {rank // 2} 3 --folder /checkpoints" for rank in range(4)]
+    assert places(nodes) == [f"at {rank} 4 {rank // 2} 10 --folder /checkpoints" for rank in range(4)]
 
 
 def test_skypilot_schema(sandbox):
