@@ -622,7 +622,7 @@ def parse_args():
     if args.copy > args.stall:
         parser.error("--copy is longer than --stall: an asynchronous checkpoint stops training for less time")
     if args.imports > args.start:
-        parser.error("--imports is longer than --start, of which it is a part")
+        parser.error("--imports is longer than --start, which includes it")
     return args
 
 

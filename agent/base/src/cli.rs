@@ -137,7 +137,7 @@ impl Cli {
         read.map_err(|error| naming_the_word(error, &words))
     }
 
-    /// Returns the flags of a refused launch that are before the first mistake. `None` if the command line is that of another command.
+    /// Returns the flags before the first mistake of a refused launch. `None` if the words call another command.
     pub fn refused_launch(words: &[OsString]) -> Option<LaunchArgs> {
         let command = match ProgramName::of(words.first()) {
             ProgramName::Ragent => Self::command(),

@@ -85,7 +85,7 @@ pub(crate) const MAX_AGENT_MESSAGE: usize = 64 << 10;
 pub(crate) const MAX_COORDINATOR_MESSAGE: usize = 4 << 20;
 /// Death notices that a voter keeps. Further ones replace the oldest. A node that loses its notice is evicted at the end of its lease.
 pub(crate) const MAX_DEATH_NOTICES: usize = 512;
-/// The time for which a port for one connection of a measurement is open: as long as two attempts to connect take.
+/// How long a port for one connection of a measurement is open. Two attempts to connect take this long.
 pub(crate) const FREE_PORT_TIMEOUT: Duration = Duration::from_secs(6);
 /// Connections to each node in a measurement. The fastest one counts.
 pub(crate) const REACH_TRIES: u32 = 3;

@@ -96,7 +96,7 @@ fn flags_page_is_current() {
     let found = fs::read_to_string(FILE).unwrap();
     assert!(
         found == page(),
-        "docs/flags.md is not that of the program: generate it with `make man`"
+        "docs/flags.md differs from the flags of the program: write it again with `make man`"
     );
 }
 

@@ -52,7 +52,7 @@ pub(super) struct MemoryFile {
     summed: Mutex<Arc<Summed>>,
 }
 
-/// The checksums of a content by blocks of [`limits::SUMMED_BLOCK`] bytes, of which the last may be shorter.
+/// The checksums of the blocks of a content. Each block has [`limits::SUMMED_BLOCK`] bytes, and the last one may be shorter.
 #[derive(Debug, Default)]
 struct Summed {
     bytes: u64,
