@@ -1,8 +1,8 @@
 //! Generates the manifest with which Kubernetes runs a job: `ragent manifest k8s`.
 //!
 //! 1. The arguments become a `ManifestSpec`, or all mistakes in them are reported at once.
-//! 2. The spec becomes objects with the types of Kubernetes.
-//! 3. The objects become text.
+//! 2. The spec becomes JSON values with the fields of Kubernetes' objects.
+//! 3. They become YAML documents.
 //!
 //! No cluster is contacted, and no file is read except DeepSpeed's configuration.
 

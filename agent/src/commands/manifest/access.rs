@@ -2,23 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::{
-    api::{
-        core::v1::{
-            Capabilities, Container, PodSecurityContext, PodSpec, SeccompProfile,
-            Secret as SecretObject, SecretVolumeSource, SecurityContext, Volume, VolumeMount,
-        },
-        networking::v1::{
-            NetworkPolicy, NetworkPolicyIngressRule, NetworkPolicyPeer, NetworkPolicySpec,
-        },
-    },
-    apimachinery::pkg::apis::meta::v1::LabelSelector,
-};
 use ragent_base::{
     cli::K8sArgs,
     secret::Secret,
     spec::{Argument, UsageError},
 };
+use serde_json::{Value, json};
 
 use super::{
     ManifestSpec,
@@ -120,23 +109,15 @@ impl JobSecret {
     }
 
     /// Returns the mount of the secret.
-    pub(super) fn mount(&self) -> Option<VolumeMount> {
-        self.object().map(|_| VolumeMount {
-            name: VOLUME.to_owned(),
-            mount_path: SECRET_FOLDER.to_owned(),
-            read_only: Some(true),
-            ..VolumeMount::default()
-        })
+    pub(super) fn mount(&self) -> Option<Value> {
+        self.object()?;
+        Some(json!({ "name": VOLUME, "mountPath": SECRET_FOLDER, "readOnly": true }))
     }
 
     /// Returns the volume of the secret. Agents accept its mode, also with `fsGroup`.
-    pub(super) fn volume(&self) -> Option<Volume> {
-        let source = SecretVolumeSource {
-            secret_name: Some(self.object()?.to_owned()),
-            default_mode: Some(0o440),
-            ..SecretVolumeSource::default()
-        };
-        Some(Volume { name: VOLUME.to_owned(), secret: Some(source), ..Volume::default() })
+    pub(super) fn volume(&self) -> Option<Value> {
+        let secret = json!({ "secretName": self.object()?, "defaultMode": 0o440 });
+        Some(json!({ "name": VOLUME, "secret": secret }))
     }
 }
 
@@ -154,69 +135,55 @@ impl RunAs {
 }
 
 /// Returns the object of a new secret. It is immutable, because a second secret would divide the job.
-pub(super) fn secret(spec: &ManifestSpec) -> Option<SecretObject> {
+pub(super) fn secret(spec: &ManifestSpec) -> Option<Value> {
     let JobSecret::New(name, secret) = &spec.secret else { return None };
-    Some(SecretObject {
-        metadata: metadata(spec, name.clone()),
-        immutable: Some(true),
-        string_data: Some(BTreeMap::from([(KEY.to_owned(), format!("{}\n", secret.text()))])),
-        type_: Some("Opaque".to_owned()),
-        ..SecretObject::default()
-    })
+    Some(json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": metadata(spec, name),
+        "immutable": true,
+        "stringData": { KEY: format!("{}\n", secret.text()) },
+        "type": "Opaque",
+    }))
 }
 
 /// Returns the policy that admits connections only from pods of the job, and from the namespaces that the user names.
-pub(super) fn network_policy(spec: &ManifestSpec) -> NetworkPolicy {
-    let select = |labels| LabelSelector { match_labels: Some(labels), ..LabelSelector::default() };
-    let own_pods = NetworkPolicyPeer {
-        pod_selector: Some(select(of_job(spec))),
-        ..NetworkPolicyPeer::default()
-    };
-    let namespaces = spec.allow_from.iter().map(|name| NetworkPolicyPeer {
-        namespace_selector: Some(select(BTreeMap::from([(
-            "kubernetes.io/metadata.name".to_owned(),
-            name.clone(),
-        )]))),
-        ..NetworkPolicyPeer::default()
+pub(super) fn network_policy(spec: &ManifestSpec) -> Value {
+    let own_pods = json!({ "podSelector": { "matchLabels": of_job(spec) } });
+    let namespaces = spec.allow_from.iter().map(|name| {
+        json!({ "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": name } } })
     });
-    let rule = NetworkPolicyIngressRule {
-        from: Some([own_pods].into_iter().chain(namespaces).collect()),
-        ..NetworkPolicyIngressRule::default()
-    };
-    NetworkPolicy {
-        metadata: metadata(spec, spec.name.clone()),
-        spec: Some(NetworkPolicySpec {
-            pod_selector: Some(select(of_job(spec))),
-            policy_types: Some(vec!["Ingress".to_owned()]),
-            ingress: Some([rule].into_iter().chain(metrics::ingress(spec)).collect()),
-            ..NetworkPolicySpec::default()
-        }),
-    }
+    let from: Vec<_> = [own_pods].into_iter().chain(namespaces).collect();
+    let ingress: Vec<_> =
+        [json!({ "from": from })].into_iter().chain(metrics::ingress(spec)).collect();
+    json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata(spec, &spec.name),
+        "spec": {
+            "podSelector": { "matchLabels": of_job(spec) },
+            "policyTypes": ["Ingress"],
+            "ingress": ingress,
+        },
+    })
 }
 
 /// Restricts a pod to what an agent and its workers need. With a user other than root, it complies with Kubernetes' profile `restricted`.
-pub(super) fn restrict(spec: &ManifestSpec, pod: PodSpec) -> PodSpec {
-    let profile =
-        SeccompProfile { type_: "RuntimeDefault".to_owned(), ..SeccompProfile::default() };
-    let context = PodSecurityContext {
-        seccomp_profile: Some(profile),
-        run_as_non_root: spec.run_as.map(|_| true),
-        run_as_user: spec.run_as.map(|run_as| run_as.uid),
-        run_as_group: spec.run_as.map(|run_as| run_as.gid),
+pub(super) fn pod_context(spec: &ManifestSpec) -> Value {
+    json!({
+        "seccompProfile": { "type": "RuntimeDefault" },
+        "runAsNonRoot": spec.run_as.map(|_| true),
+        "runAsUser": spec.run_as.map(|run_as| run_as.uid),
+        "runAsGroup": spec.run_as.map(|run_as| run_as.gid),
         // The group must be able to read the secret and the volumes.
-        fs_group: spec.run_as.map(|run_as| run_as.gid),
-        ..PodSecurityContext::default()
-    };
-    PodSpec { security_context: Some(context), ..pod }
+        "fsGroup": spec.run_as.map(|run_as| run_as.gid),
+    })
 }
 
 /// Restricts the container in the same way. Root keeps its capabilities, because some network drivers need them.
-pub(super) fn restrict_container(spec: &ManifestSpec, container: Container) -> Container {
-    let none = Capabilities { drop: Some(vec!["ALL".to_owned()]), ..Capabilities::default() };
-    let context = SecurityContext {
-        allow_privilege_escalation: Some(false),
-        capabilities: spec.run_as.map(|_| none),
-        ..SecurityContext::default()
-    };
-    Container { security_context: Some(context), ..container }
+pub(super) fn container_context(spec: &ManifestSpec) -> Value {
+    json!({
+        "allowPrivilegeEscalation": false,
+        "capabilities": spec.run_as.map(|_| json!({ "drop": ["ALL"] })),
+    })
 }

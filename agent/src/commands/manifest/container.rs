@@ -1,16 +1,7 @@
 //! Builds the container of a pod, which runs one agent.
 
-use std::collections::BTreeMap;
-
-use k8s_openapi::{
-    api::core::v1::{
-        ConfigMapVolumeSource, Container, ContainerPort, EmptyDirVolumeSource, EnvVar,
-        EnvVarSource, HostPathVolumeSource, ObjectFieldSelector, PersistentVolumeClaimVolumeSource,
-        ResourceRequirements, Volume, VolumeMount,
-    },
-    apimachinery::pkg::api::resource::Quantity,
-};
 use ragent_base::spec::{DEFAULT_PORT, ScriptKind};
+use serde_json::{Value, json};
 
 use super::{ManifestSpec, Method, SharedVolume, VolumeSource, access, metadata, metrics};
 
@@ -25,25 +16,24 @@ pub(super) const CONFIG_FILE: &str = "deepspeed.json";
 const OF_THE_POD: [(&str, &str); 2] =
     [("NODE_NAME", "spec.nodeName"), ("POD_NAME", "metadata.name")];
 
-pub(super) fn container(spec: &ManifestSpec) -> Container {
-    let port = ContainerPort {
-        container_port: DEFAULT_PORT.into(),
-        name: Some(PORT_NAME.to_owned()),
-        ..ContainerPort::default()
-    };
-    let container = Container {
-        name: AGENT.to_owned(),
-        image: Some(spec.image.clone()),
-        image_pull_policy: spec.image_pull_policy.clone(),
-        command: Some(vec![literal(&spec.ragent)]),
-        args: Some(agent_args(spec).iter().map(|arg| literal(arg)).collect()),
-        env: Some(env(spec)),
-        ports: Some([port].into_iter().chain(metrics::container_port(spec)).collect()),
-        resources: resources(&spec.resources),
-        volume_mounts: Some(mounts(spec)),
-        ..Container::default()
-    };
-    access::restrict_container(spec, container)
+pub(super) fn container(spec: &ManifestSpec) -> Value {
+    let port = json!({ "containerPort": DEFAULT_PORT, "name": PORT_NAME });
+    let ports: Vec<_> = [port].into_iter().chain(metrics::container_port(spec)).collect();
+    let args: Vec<_> = agent_args(spec).iter().map(|arg| literal(arg)).collect();
+    // Kubernetes uses limits as requests too.
+    let resources = (!spec.resources.is_empty()).then(|| json!({ "limits": spec.resources }));
+    json!({
+        "name": AGENT,
+        "image": spec.image,
+        "imagePullPolicy": spec.image_pull_policy,
+        "command": [literal(&spec.ragent)],
+        "args": args,
+        "env": env(spec),
+        "ports": ports,
+        "resources": resources,
+        "volumeMounts": mounts(spec),
+        "securityContext": access::container_context(spec),
+    })
 }
 
 /// The name of the coordinator's port; at most 15 characters.
@@ -112,34 +102,14 @@ fn literal(text: &str) -> String {
     text.replace('$', "$$")
 }
 
-fn env(spec: &ManifestSpec) -> Vec<EnvVar> {
+fn env(spec: &ManifestSpec) -> Vec<Value> {
     let own = OF_THE_POD.iter().filter(|(name, _)| !spec.env.contains_key(*name));
-    let own = own.map(|(name, path)| EnvVar {
-        name: (*name).to_owned(),
-        value_from: Some(EnvVarSource {
-            field_ref: Some(ObjectFieldSelector {
-                field_path: (*path).to_owned(),
-                ..ObjectFieldSelector::default()
-            }),
-            ..EnvVarSource::default()
-        }),
-        ..EnvVar::default()
-    });
-    let users = spec.env.iter().map(|(name, value)| EnvVar {
-        name: name.clone(),
-        value: Some(literal(value)),
-        ..EnvVar::default()
-    });
+    let own = own.map(
+        |(name, path)| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } }),
+    );
+    let users =
+        spec.env.iter().map(|(name, value)| json!({ "name": name, "value": literal(value) }));
     own.chain(users).collect()
-}
-
-/// Returns the resource limits. Kubernetes uses them as requests too.
-fn resources(resources: &BTreeMap<String, String>) -> Option<ResourceRequirements> {
-    let amounts = resources.iter().map(|(name, amount)| (name.clone(), Quantity(amount.clone())));
-    (!resources.is_empty()).then(|| ResourceRequirements {
-        limits: Some(amounts.collect()),
-        ..ResourceRequirements::default()
-    })
 }
 
 /// The volumes that the user has asked for, with their names.
@@ -147,58 +117,38 @@ fn shared(spec: &ManifestSpec) -> impl Iterator<Item = (String, &SharedVolume)> 
     spec.volumes.iter().enumerate().map(|(at, volume)| (format!("volume-{at}"), volume))
 }
 
-fn mounts(spec: &ManifestSpec) -> Vec<VolumeMount> {
-    let mount = |name: &str, path: &str| VolumeMount {
-        name: name.to_owned(),
-        mount_path: path.to_owned(),
-        ..VolumeMount::default()
-    };
-    let mut mounts = vec![mount("shm", "/dev/shm")];
+fn mounts(spec: &ManifestSpec) -> Vec<Value> {
+    let mut mounts = vec![json!({ "name": "shm", "mountPath": "/dev/shm" })];
     if let Method::DeepSpeed { config: Some(_) } = spec.method {
-        mounts.push(VolumeMount { read_only: Some(true), ..mount("deepspeed", CONFIG_FOLDER) });
+        mounts.push(json!({ "name": "deepspeed", "mountPath": CONFIG_FOLDER, "readOnly": true }));
     }
     mounts.extend(spec.secret.mount());
-    mounts.extend(shared(spec).map(|(name, volume)| mount(&name, &volume.mount_path)));
+    let shared =
+        shared(spec).map(|(name, volume)| json!({ "name": name, "mountPath": volume.mount_path }));
+    mounts.extend(shared);
     mounts
 }
 
-pub(super) fn volumes(spec: &ManifestSpec) -> Vec<Volume> {
+pub(super) fn volumes(spec: &ManifestSpec) -> Vec<Value> {
     // Data loaders and NCCL use more of it than the 64 MiB that a container has by default.
-    let shm = EmptyDirVolumeSource {
-        medium: Some("Memory".to_owned()),
-        ..EmptyDirVolumeSource::default()
-    };
-    let mut volumes =
-        vec![Volume { name: "shm".to_owned(), empty_dir: Some(shm), ..Volume::default() }];
+    let mut volumes = vec![json!({ "name": "shm", "emptyDir": { "medium": "Memory" } })];
     if let Method::DeepSpeed { config: Some(_) } = spec.method {
-        let name = metadata::config_name(spec);
-        let config_map = ConfigMapVolumeSource { name, ..ConfigMapVolumeSource::default() };
-        volumes.push(Volume {
-            name: "deepspeed".to_owned(),
-            config_map: Some(config_map),
-            ..Volume::default()
-        });
+        let config_map = json!({ "name": metadata::config_name(spec) });
+        volumes.push(json!({ "name": "deepspeed", "configMap": config_map }));
     }
     volumes.extend(spec.secret.volume());
-    volumes.extend(shared(spec).map(|(name, shared)| volume(name, &shared.source)));
+    volumes.extend(shared(spec).map(|(name, shared)| volume(&name, &shared.source)));
     volumes
 }
 
-fn volume(name: String, source: &VolumeSource) -> Volume {
-    let volume = Volume { name, ..Volume::default() };
+fn volume(name: &str, source: &VolumeSource) -> Value {
     match source {
-        VolumeSource::Claim(claim_name) => {
-            let claim = PersistentVolumeClaimVolumeSource {
-                claim_name: claim_name.clone(),
-                ..PersistentVolumeClaimVolumeSource::default()
-            };
-            Volume { persistent_volume_claim: Some(claim), ..volume }
+        VolumeSource::Claim(claim) => {
+            json!({ "name": name, "persistentVolumeClaim": { "claimName": claim } })
         }
+        // If the folder does not exist, its file system is not mounted there.
         VolumeSource::HostFolder(path) => {
-            // If the folder does not exist, its file system is not mounted there.
-            let type_ = Some("Directory".to_owned());
-            let folder = HostPathVolumeSource { path: path.clone(), type_ };
-            Volume { host_path: Some(folder), ..volume }
+            json!({ "name": name, "hostPath": { "path": path, "type": "Directory" } })
         }
     }
 }

@@ -1,15 +1,9 @@
 //! Opens the port of the metrics: its annotations, and the connections to it.
 
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::net::SocketAddr;
 
-use k8s_openapi::{
-    api::{
-        core::v1::ContainerPort,
-        networking::v1::{NetworkPolicyIngressRule, NetworkPolicyPeer, NetworkPolicyPort},
-    },
-    apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString},
-};
 use ragent_base::spec::{Argument, DEFAULT_PORT, UsageError};
+use serde_json::{Value, json};
 
 use super::ManifestSpec;
 
@@ -30,35 +24,25 @@ pub(super) fn address(typed: &Option<String>) -> Result<Option<SocketAddr>, Usag
 }
 
 /// Returns the port of the container.
-pub(super) fn container_port(spec: &ManifestSpec) -> Option<ContainerPort> {
-    spec.metrics_listen.map(|address| ContainerPort {
-        container_port: address.port().into(),
-        name: Some(NAME.to_owned()),
-        ..ContainerPort::default()
-    })
+pub(super) fn container_port(spec: &ManifestSpec) -> Option<Value> {
+    Some(json!({ "containerPort": spec.metrics_listen?.port(), "name": NAME }))
 }
 
 /// Returns the annotations by which Prometheus finds the port of a pod.
-pub(super) fn annotations(spec: &ManifestSpec) -> Option<BTreeMap<String, String>> {
-    let port = spec.metrics_listen?.port().to_string();
-    let annotations = [("scrape", "true"), ("port", &port), ("path", "/metrics")];
-    let annotation =
-        |(name, value): (&str, &str)| (format!("prometheus.io/{name}"), value.to_owned());
-    Some(annotations.into_iter().map(annotation).collect())
+pub(super) fn annotations(spec: &ManifestSpec) -> Option<Value> {
+    Some(json!({
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": spec.metrics_listen?.port().to_string(),
+        "prometheus.io/path": "/metrics",
+    }))
 }
 
 /// Returns the rule that admits all pods of the cluster to the port. If the user has named namespaces, only these may connect, and there is
 /// no such rule.
-pub(super) fn ingress(spec: &ManifestSpec) -> Option<NetworkPolicyIngressRule> {
+pub(super) fn ingress(spec: &ManifestSpec) -> Option<Value> {
     let address = spec.metrics_listen.filter(|_| spec.allow_from.is_empty())?;
-    let all = NetworkPolicyPeer {
-        namespace_selector: Some(LabelSelector::default()),
-        ..NetworkPolicyPeer::default()
-    };
-    let port = NetworkPolicyPort {
-        port: Some(IntOrString::Int(address.port().into())),
-        protocol: Some("TCP".to_owned()),
-        ..NetworkPolicyPort::default()
-    };
-    Some(NetworkPolicyIngressRule { from: Some(vec![all]), ports: Some(vec![port]) })
+    Some(json!({
+        "from": [{ "namespaceSelector": {} }],
+        "ports": [{ "port": address.port(), "protocol": "TCP" }],
+    }))
 }

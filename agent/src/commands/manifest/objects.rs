@@ -1,13 +1,7 @@
 //! Writes the objects of a job as YAML documents.
 
-use std::collections::BTreeMap;
-
-use k8s_openapi::{
-    api::core::v1::{ConfigMap, Service, ServicePort, ServiceSpec},
-    apimachinery::pkg::util::intstr::IntOrString,
-};
 use ragent_base::spec::DEFAULT_PORT;
-use serde::Serialize;
+use serde_json::{Value, json};
 use serde_saphyr::ser::Error;
 
 use super::{
@@ -19,47 +13,52 @@ use super::{
 
 /// Returns the manifest. The job comes last, after the objects that it needs.
 pub(super) fn text(spec: &ManifestSpec) -> Result<String, Error> {
-    let config = config_map(spec).map(|config| yaml(&config)).transpose()?;
-    let secret = access::secret(spec).map(|secret| yaml(&secret)).transpose()?;
-    let policy = yaml(&access::network_policy(spec))?;
-    let service = yaml(&service(spec))?;
-    let job = yaml(&job::job(spec))?;
-    let first = config.into_iter().chain(secret);
-    let documents: Vec<String> = first.chain([policy, service, job]).collect();
-    Ok(documents.iter().map(|text| format!("---\n{}\n", text.trim_end())).collect())
+    let first = config_map(spec).into_iter().chain(access::secret(spec));
+    first
+        .chain([access::network_policy(spec), service(spec), job::job(spec)])
+        .map(document)
+        .collect()
 }
 
-/// Returns the text of an object. It is converted to an untyped value first: serializing each type of Kubernetes as YAML would add 200 KB
-/// to the program.
-fn yaml(object: &impl Serialize) -> Result<String, Error> {
-    let value = serde_json::to_value(object).expect("objects have no odd keys");
-    serde_saphyr::to_string(&value)
+/// Returns the text of an object, without the fields that have no value.
+fn document(mut object: Value) -> Result<String, Error> {
+    remove_nulls(&mut object);
+    Ok(format!("---\n{}\n", serde_saphyr::to_string(&object)?.trim_end()))
 }
 
-fn config_map(spec: &ManifestSpec) -> Option<ConfigMap> {
+fn remove_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, field| !field.is_null());
+            fields.values_mut().for_each(remove_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(remove_nulls),
+        _ => {}
+    }
+}
+
+fn config_map(spec: &ManifestSpec) -> Option<Value> {
     let Method::DeepSpeed { config: Some(text) } = &spec.method else { return None };
-    Some(ConfigMap {
-        metadata: metadata(spec, config_name(spec)),
-        data: Some(BTreeMap::from([(CONFIG_FILE.to_owned(), text.clone())])),
-        ..ConfigMap::default()
-    })
+    Some(json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(spec, &config_name(spec)),
+        "data": { CONFIG_FILE: text },
+    }))
 }
 
 /// Returns the service. It gives each pod a name as soon as the pod exists, because agents must find the first pod before it can be ready.
-fn service(spec: &ManifestSpec) -> Service {
-    let port = ServicePort {
-        name: Some(PORT_NAME.to_owned()),
-        port: DEFAULT_PORT.into(),
-        target_port: Some(IntOrString::String(PORT_NAME.to_owned())),
-        ..ServicePort::default()
-    };
-    let service = ServiceSpec {
-        // A headless service: the name of a pod resolves to the pod's own address.
-        cluster_ip: Some("None".to_owned()),
-        publish_not_ready_addresses: Some(true),
-        selector: Some(of_job(spec)),
-        ports: Some(vec![port]),
-        ..ServiceSpec::default()
-    };
-    Service { metadata: metadata(spec, spec.name.clone()), spec: Some(service), status: None }
+fn service(spec: &ManifestSpec) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(spec, &spec.name),
+        "spec": {
+            // A headless service: the name of a pod resolves to the pod's own address.
+            "clusterIP": "None",
+            "publishNotReadyAddresses": true,
+            "selector": of_job(spec),
+            "ports": [{ "name": PORT_NAME, "port": DEFAULT_PORT, "targetPort": PORT_NAME }],
+        },
+    })
 }
