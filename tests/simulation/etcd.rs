@@ -33,11 +33,11 @@ fn every_bug_of_etcd_is_noticed() {
     let bugs: &[(Bug, &str, u64)] = &[
         (Bug::SilenceBelowLease, "a f", 0),
         (Bug::SilenceBelowKill, "f", 0),
-        (Bug::StateDropped, "c d", 0),
-        (Bug::CreatorAtOnce, "a f", 0),
-        (Bug::RecordNotWritten, "o", 0),
-        (Bug::OutcomeIgnored, "b", 0),
-        (Bug::GarbageKept, "g o", 0),
+        (Bug::StateDropped, "c d", 44),
+        (Bug::CreatorAtOnce, "a f", 51),
+        (Bug::RecordNotWritten, "o", 1),
+        (Bug::OutcomeIgnored, "b", 439),
+        (Bug::GarbageKept, "g o", 17),
     ];
     assert_noticed(World::with_etcd, bugs);
 }

@@ -48,11 +48,11 @@ fn health_worlds_are_repeatable() {
 #[test]
 fn every_bug_of_health_is_noticed() {
     let bugs: &[(Bug, &str, u64)] = &[
-        (Bug::ForgottenNeeds, "aj am", 0),
-        (Bug::NewKinds, "ak", 0),
-        (Bug::MilderNeeds, "aj", 0),
-        (Bug::WorseNeeds, "al", 0),
-        (Bug::SuspicionsLost, "an", 0),
+        (Bug::ForgottenNeeds, "aj am", 26),
+        (Bug::NewKinds, "ak", 8),
+        (Bug::MilderNeeds, "aj", 16),
+        (Bug::WorseNeeds, "al", 22),
+        (Bug::SuspicionsLost, "an", 8),
     ];
     assert_noticed(World::with_health, bugs);
 }

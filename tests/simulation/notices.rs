@@ -51,15 +51,15 @@ fn notice_worlds_are_repeatable() {
 #[test]
 fn every_bug_of_notices_is_noticed() {
     let bugs: &[(Bug, &str, u64)] = &[
-        (Bug::LowestStep, "q", 0),
+        (Bug::LowestStep, "q", 36),
         (Bug::OldAnswer, "q", 0),
         (Bug::EarlyLeaver, "u", 0),
-        (Bug::NewNumber, "t v", 0),
-        (Bug::ForgottenNotice, "r", 0),
-        (Bug::ExitIsSuccess, "t", 0),
-        (Bug::FreeRoundsCount, "s", 0),
-        (Bug::UnnoticedWork, "q", 0),
-        (Bug::EndlessPhase, "p", 0),
+        (Bug::NewNumber, "t v", 14),
+        (Bug::ForgottenNotice, "r", 10),
+        (Bug::ExitIsSuccess, "t", 14),
+        (Bug::FreeRoundsCount, "s", 108),
+        (Bug::UnnoticedWork, "q", 1_437),
+        (Bug::EndlessPhase, "p", 695),
     ];
     assert_noticed(World::with_notices, bugs);
 }

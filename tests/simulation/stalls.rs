@@ -48,12 +48,12 @@ fn stall_worlds_are_repeatable() {
 #[test]
 fn every_bug_of_stalls_is_noticed() {
     let bugs: &[(Bug, &str, u64)] = &[
-        (Bug::HiddenSteps, "ae ag", 0),
-        (Bug::ForgottenPauses, "ae", 0),
-        (Bug::EternalWait, "af", 0),
+        (Bug::HiddenSteps, "ae ag", 1),
+        (Bug::ForgottenPauses, "ae", 24),
+        (Bug::EternalWait, "af", 5),
         (Bug::LostStallEnds, "12", 0),
         (Bug::LostLook, "ah", 0),
-        (Bug::OldDigest, "ai", 0),
+        (Bug::OldDigest, "ai", 13),
     ];
     assert_noticed(World::with_stalls, bugs);
 }
