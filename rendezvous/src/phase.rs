@@ -137,6 +137,8 @@ pub(crate) struct PendingVerdict {
     pub(crate) failures: BTreeMap<NodeId, (Instant, WorkerFailure)>,
     /// Members that have not given a sign of life since the failure.
     pub(crate) awaited: BTreeSet<NodeId>,
+    /// The member for whose worker the others waited, if a look at the stalled round has shown it.
+    pub(crate) blamed: Option<NodeId>,
 }
 
 /// A job that has ended.

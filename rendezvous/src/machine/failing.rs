@@ -10,7 +10,8 @@
 //! 2. It may be the consequence of another worker's failure that is not reported yet, because that
 //!    worker has not ended. So the first failure is determined when all members have stopped.
 //!
-//! A charged failure makes a node suspect ([`suspect`]). A spare then takes its place (`gathering.rs`).
+//! A charged failure makes a node suspect: the one that a look at a stalled round has named, else the result of
+//! [`suspect`]. A spare then takes its place (`gathering.rs`).
 
 use std::{
     collections::{BTreeSet, btree_map::Entry},
@@ -26,7 +27,7 @@ use crate::{
     limits::{EARLY, QUIET_TIME, after},
     machine::{Rendezvous, closing::Failures},
     message::{JobResult, RestartReason, ToNode, WorkerEnd, WorkerFailure},
-    phase::{PendingVerdict, Phase},
+    phase::{PendingVerdict, Phase, Running},
     roster::SentAssignment,
     settings::SharedSettings,
     training::ChargedRound,
@@ -63,8 +64,12 @@ impl Rendezvous {
             .filter(|(other, member)| *other != id && member.state.stays())
             .map(|(other, _)| other.clone())
             .collect();
-        let verdict = (!by_membership)
-            .then(|| PendingVerdict { failures: [].into(), awaited: awaited.clone() });
+        let blamed = self.blamed_by_look();
+        let verdict = (!by_membership).then(|| PendingVerdict {
+            failures: [].into(),
+            awaited: awaited.clone(),
+            blamed,
+        });
         self.record_failure(id, &failure);
         self.restart(now, reason, None, verdict);
         self.record(id, Some(failure));
@@ -76,6 +81,17 @@ impl Rendezvous {
                 self.send(node.peer(), ToNode::Probe { round });
             }
         }
+    }
+
+    /// Returns the member whose worker the others wait for, by the look at the workers of the stalled round.
+    fn blamed_by_look(&self) -> Option<NodeId> {
+        let Phase::Running(Running { group, stall: Some(stall), .. }) = &self.phase else {
+            return None;
+        };
+        let rank = stall.blamed()?;
+        let members = group.table.as_ref()?.member_ranks();
+        let member = members.iter().rev().find(|member| member.first_global_rank <= rank)?;
+        Some(member.node.node_id.clone())
     }
 
     /// Records a failure on `id` in the round that will be judged.
@@ -164,7 +180,7 @@ impl Rendezvous {
         let Some((id, (happened, failure))) = failures.first().cloned() else {
             return false;
         };
-        let suspect = suspect(&failures).cloned();
+        let suspect = verdict.blamed.or_else(|| suspect(&failures).cloned());
         let failures = Failures::new(failures.into_iter().map(|(_, failure)| failure));
         let group = &regathering.group;
         let (round, is_newcomer) = (group.round, group.is_newcomer(&id));

@@ -5,12 +5,14 @@ use std::time::Duration;
 use super::{
     fixture::{Did, Fixture, failure, ready},
     keeping::{OWN, id, planned, running},
+    looking::answer,
+    stalling::train,
 };
 use crate::{
     memory::fixture::{checkpoint, part},
     message::{
-        FromNode, HardwareFact, JobResult, MemoryReport, NodeState, Registration, WorkerEnd,
-        WorkerFailure,
+        FromNode, HardwareFact, JobResult, LookPart, MemoryReport, NodeState, Registration,
+        WorkerEnd, WorkerFailure,
     },
 };
 
@@ -126,6 +128,22 @@ fn torchrun_moves_nobody() {
         t.fail_one("b", &["a"]);
         assert!(t.is_in_round("b", 2) && t.suspicions().is_empty(), "fixed: {fixed}");
     }
+}
+
+/// The look at a stalled round says for which worker the others wait. The time-out of their collective fails on another node.
+#[test]
+fn look_at_a_stall_finds_the_suspect() {
+    let mut t = Fixture::new(2, 2);
+    t.run(&["a", "b"]);
+    train(&mut t, &["a", "b"], 1..=10);
+    t.live(&["a", "b"], 60 * SECOND);
+    for part in [LookPart::First, LookPart::Second] {
+        answer(&mut t, "a", part, 7);
+        answer(&mut t, "b", part, 6);
+        t.live(&["a", "b"], 10 * SECOND);
+    }
+    t.fail_one("a", &["b"]);
+    assert_eq!(t.suspicions(), [("b", 1)]);
 }
 
 /// Of failures within a second, a report of the hardware counts most, and then a signal that no library sends. If several nodes abort,
