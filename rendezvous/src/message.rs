@@ -26,7 +26,7 @@ use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 use serde::{Deserialize, Serialize};
 
 pub use self::{
-    assignment::{Admission, Assignment, EvictReason, RestartReason, WaitReason},
+    assignment::{Admission, Assignment, EvictReason, Replaced, RestartReason, WaitReason},
     failure::{WorkerEnd, WorkerFailure},
     health::{
         HARDWARE_FACTS_MAX, HEALTH_KIND_MAX, HardwareFact, HealthClass, OomKill, Unhealthy,

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 use crate::{
     ids::{GlobalRank, GroupRank, NodeId, RoleRank, Round, RoundId},
     limits::{STORE_ADDRESSES_MAX, STORE_CLIENTS_MAX},
-    message::{Admission, NodeDescription},
+    message::{Admission, NodeDescription, Replaced},
 };
 
 /// The composition of a round.
@@ -20,6 +20,8 @@ pub(crate) struct Table {
     master_port: u16,
     store_clients: Vec<IpAddr>,
     past: Past,
+    /// The first node that has lost its place to a spare, if any.
+    pub(crate) replaced: Option<Replaced>,
 }
 
 /// The ranks of one member. Its index is the group rank.
@@ -83,6 +85,7 @@ impl Table {
             master_port,
             store_clients,
             past,
+            replaced: None,
         })
     }
 
@@ -127,6 +130,7 @@ impl Table {
             memory: None,
             buddy: None,
             ward: None,
+            replaced: self.replaced.clone(),
             master_address: self.master().address.clone(),
             master_port: self.master_port,
             store_clients: if rank == GroupRank(0) {

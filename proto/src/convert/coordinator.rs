@@ -5,8 +5,8 @@ use std::{net::IpAddr, time::Duration};
 use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, JobUid, RoleRank, Round, RunId, Term},
     message::{
-        Admission, Assignment, EvictReason, HARDWARE_FACTS_MAX, RefuseReason, RestartReason,
-        ToNode, WaitReason, Welcome,
+        Admission, Assignment, EvictReason, HARDWARE_FACTS_MAX, RefuseReason, Replaced,
+        RestartReason, ToNode, WaitReason, Welcome,
     },
     settings::Leases,
     snapshot::Explanation,
@@ -477,8 +477,19 @@ impl From<Admission> for v1::Admission {
             memory: admission.memory.map(|plan| (*plan).into()),
             buddy: admission.buddy,
             ward: admission.ward.map(|rank| rank.0),
+            replaced: admission
+                .replaced
+                .map(|Replaced { host, by }| v1::admission::Replaced { host, by }),
         }
     }
+}
+
+fn replaced(replaced: v1::admission::Replaced) -> Result<Replaced, Malformed> {
+    let v1::admission::Replaced { host, by } = replaced;
+    Ok(Replaced {
+        host: nonempty(host, "admission.replaced.host")?,
+        by: nonempty(by, "admission.replaced.by")?,
+    })
 }
 
 impl TryFrom<v1::Admission> for Admission {
@@ -520,6 +531,7 @@ impl TryFrom<v1::Admission> for Admission {
             memory: admission.memory.map(TryInto::try_into).transpose()?.map(Box::new),
             buddy: buddy.transpose()?,
             ward: admission.ward.map(GroupRank),
+            replaced: admission.replaced.map(replaced).transpose()?,
         })
     }
 }

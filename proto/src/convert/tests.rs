@@ -19,10 +19,10 @@ use ragent_rendezvous::{
         Launched, Look, LookPart, MEMORY_BYTES_MAX, MemoryKind, MemoryPlan, MemoryReport,
         MemoryUnusable, NOTICE_HOSTS_MAX, NOTICE_TEXT_MAX, NodeDescription, NodeNotice, NodeReport,
         NodeState, Notice, NoticeKind, OomKill, Outcome, PARTS_MAX, Part, PartPlace, PartSources,
-        RefuseReason, RefusedClients, Registration, Requests, RestartReason, STEP_MAX, Saved,
-        StandbyCounts, StepProgress, StepSource, StoreConnection, StoreConnections, StoreUnreached,
-        ToNode, Unhealthy, UnusableReason, WaitReason, Welcome, WorkerEnd, WorkerFailure,
-        WorkerLook,
+        RefuseReason, RefusedClients, Registration, Replaced, Requests, RestartReason, STEP_MAX,
+        Saved, StandbyCounts, StepProgress, StepSource, StoreConnection, StoreConnections,
+        StoreUnreached, ToNode, Unhealthy, UnusableReason, WaitReason, Welcome, WorkerEnd,
+        WorkerFailure, WorkerLook,
     },
     settings::{Leases, NodeRange, SharedSettings, StoreAccess, Timeouts},
     snapshot::{
@@ -344,8 +344,10 @@ fn assignments() -> Vec<Assignment> {
         memory: Some(Box::new(memory_plan())),
         buddy: Some("n2:41001".to_owned()),
         ward: Some(GroupRank(3)),
+        replaced: Some(Replaced { host: "n3".to_owned(), by: "n7".to_owned() }),
     };
-    let from_disk = Admission { memory: None, buddy: None, ward: None, ..admission.clone() };
+    let from_disk =
+        Admission { memory: None, buddy: None, ward: None, replaced: None, ..admission.clone() };
     let mut all = vec![Assignment::Admit(admission), Assignment::Admit(from_disk)];
     all.push(Assignment::Dismiss);
     let kept = [None, Some(checkpoint_id())].into_iter().cycle();

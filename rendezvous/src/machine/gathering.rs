@@ -16,7 +16,7 @@ use crate::{
     limits::after,
     machine::{Availability, Rendezvous, closing::Failures, is_enough},
     memory::Chosen,
-    message::{DepartedNodes, Departure, JobResult, LINE_MAX, NodeDescription},
+    message::{DepartedNodes, Departure, JobResult, LINE_MAX, NodeDescription, Replaced},
     phase::{Gathering, Phase, Running},
     ranks::{assign_ranks, sort_newcomers},
     roster::RosterNode,
@@ -189,7 +189,7 @@ impl Rendezvous {
                 }
             }
         }
-        let Draft { placed, newcomers, table, checkpoint } = draft;
+        let Draft { placed, newcomers, mut table, checkpoint } = draft;
         let newcomer_count = newcomers.len();
         let has_group = newcomer_count < placed.len();
         // A node that takes the place of a failed one is no new node, so its failure counts.
@@ -226,8 +226,9 @@ impl Rendezvous {
         self.record_aside(now, &placed);
         self.record_admission(now, workers, newcomer_count);
         for (id, by) in replaced.iter().zip(&spares) {
-            let by = self.host_name(by);
+            let (host, by) = (self.host_name(id), self.host_name(by));
             info!(node = %id, %by, "node replaced: its worker has failed");
+            table.replaced.get_or_insert(Replaced { host, by: by.clone() });
             self.event_of(None, id, EventKind::NodeReplaced { by });
         }
         self.begin_keeping(now, round, &table, checkpoint);

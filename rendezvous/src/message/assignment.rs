@@ -88,6 +88,17 @@ pub struct Admission {
     pub buddy: Option<String>,
     /// The node whose copies this node keeps, if any.
     pub ward: Option<GroupRank>,
+    /// The first node that has lost its place after a failure, if any.
+    pub replaced: Option<Replaced>,
+}
+
+/// A node whose worker has failed, and the spare that takes its place.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Replaced {
+    /// The host name of the node that has failed.
+    pub host: String,
+    /// The host name of the spare.
+    pub by: String,
 }
 
 /// The reason why a node waits.

@@ -6,7 +6,7 @@
 use ragent_core::agent::{News, WaitReport};
 use ragent_rendezvous::{
     ids::{GroupRank, RunId},
-    message::{Admission, RestartReason, WaitReason},
+    message::{Admission, Replaced, RestartReason, WaitReason},
     settings::{NodeRange, SharedSettings},
 };
 
@@ -163,9 +163,14 @@ impl RoundLines {
                 line.push_str(&format!(" of {}", self.max_restarts));
             }
         }
-        if let Some(reason) = reason {
-            let charge = if is_free { "; not charged" } else { "" };
-            line.push_str(&format!(" ({reason}{charge})"));
+        let charge = if is_free { "; not charged" } else { "" };
+        let reason = reason.map(|reason| format!("{reason}{charge}"));
+        let replaced = admission.replaced.as_ref();
+        let replaced =
+            replaced.map(|Replaced { host, by }| format!("{by} takes the place of {host}"));
+        let remarks: Vec<String> = reason.into_iter().chain(replaced).collect();
+        if !remarks.is_empty() {
+            line.push_str(&format!(" ({})", remarks.join("; ")));
         }
         Some(line)
     }
@@ -262,6 +267,13 @@ mod tests {
             first.replace("round 1", "round 2")
         );
         assert_eq!(lines.line(&admitted(2, 3, 1, 1)), Some(next));
+        let News::Admitted(mut admission) = admitted(2, 3, 1, 2) else { unreachable!() };
+        let [host, by] = ["node-b", "node-c"].map(str::to_owned);
+        admission.replaced = Some(Replaced { host, by });
+        lines.line(&restarting());
+        let line = lines.line(&News::Admitted(admission)).unwrap();
+        let end = "restart 2 of 3 (rank 5 on node-b exited with code 1; node-c takes the place of node-b)";
+        assert!(line.ends_with(end), "{line}");
         let evicted = News::Evicted(round(2), EvictReason::Silent);
         assert_eq!(lines.line(&evicted), None);
         let back = lines.line(&admitted(3, 3, 1, 1)).unwrap();
