@@ -96,7 +96,9 @@ impl Argument {
         let is_allowed = |seconds: &f64| seconds.fract() == 0.0 && (min..=max).contains(seconds);
         match seconds(&self.text).filter(is_allowed) {
             Some(seconds) => Ok(seconds as u32),
-            None => self.number(range),
+            None => self.number(range).map_err(|error| {
+                error.with_hint("give whole seconds, or one number with a unit, as in `90s` or `5m`")
+            }),
         }
     }
 
