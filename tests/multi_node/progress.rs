@@ -16,15 +16,15 @@ const INTERVAL: Duration = Duration::from_millis(50);
 /// Waits until the status is as wanted, and returns it.
 #[track_caller]
 fn until_status(job: &Job<'_>, is_wanted: impl Fn(&Value) -> bool) -> Value {
-    let mut status = Value::Null;
-    for _ in 0..PATIENCE.as_millis() / INTERVAL.as_millis() {
-        status = job.status();
+    let deadline = clock::now_blocking() + PATIENCE;
+    loop {
+        let status = job.status();
         if is_wanted(&status) {
             return status;
         }
+        assert!(clock::now_blocking() < deadline, "the status is {status}");
         let_pass(INTERVAL);
     }
-    panic!("the status is {status}")
 }
 
 /// Waits until the job's progress is as wanted, and returns the status.

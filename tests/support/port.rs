@@ -1,28 +1,37 @@
 //! Finds ports for tests that have to name one.
 
 use std::{
-    iter,
+    env,
+    fs::File,
+    iter, mem,
     net::{SocketAddr, TcpListener, TcpStream},
     os::fd::AsRawFd,
-    sync::atomic::{AtomicU16, Ordering},
+    sync::{
+        LazyLock,
+        atomic::{AtomicU16, Ordering},
+    },
     time::Duration,
 };
 
-use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, listen, setsockopt, socket,
-    sockopt::ReuseAddr,
+use nix::{
+    fcntl::{Flock, FlockArg},
+    sys::socket::{
+        AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, listen, setsockopt, socket,
+        sockopt::ReuseAddr,
+    },
 };
 
 /// Returns a port on which no process listens. It is below the range from which the kernel picks ports for others.
 ///
 /// The socket that tries the port never listens. A process that another thread forks holds a copy of that socket until it executes its
 /// program. A copy that listens would keep the port in use.
+///
+/// Programs that run side by side have ports of their own, because a port is often used a while after it is chosen.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = u16::try_from(std::process::id() % 1000).expect("less than 1000") * 10;
+    static FIRST: LazyLock<u16> = LazyLock::new(|| take_share() * PORTS);
     loop {
-        let offset = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 12_000;
-        let port = 20_000 + offset;
+        let port = 20_000 + *FIRST + NEXT.fetch_add(1, Ordering::Relaxed) % PORTS;
         let flags = SockFlag::SOCK_CLOEXEC;
         let fd = socket(AddressFamily::Inet, SockType::Stream, flags, None).expect("a socket");
         setsockopt(&fd, ReuseAddr, &true).expect("a new socket has options");
@@ -30,6 +39,20 @@ pub fn free_port() -> u16 {
             return port;
         }
     }
+}
+
+/// The number of ports of a program.
+const PORTS: u16 = 750;
+
+/// Returns the number of a share of the ports, which no other program has until this one ends.
+fn take_share() -> u16 {
+    let take = |share: &u16| {
+        let path = env::temp_dir().join(format!("ragent-test-ports.{share}"));
+        let file = File::options().write(true).create(true).truncate(false).open(path).ok()?;
+        // Ends with the process.
+        Flock::lock(file, FlockArg::LockExclusiveNonblock).map(mem::forget).ok()
+    };
+    (0..16).find(|share| take(share).is_some()).expect("at most 16 programs run side by side")
 }
 
 /// Returns a listener at which connections hang as if packets were lost. Its queue is full, so the kernel drops further requests. Keep the
