@@ -33,13 +33,13 @@ COUNT ?= 200
 # Number of tests at the same time: most of them wait for processes and leases, so there are more than processors.
 export RUST_TEST_THREADS ?= $(shell cpus=$$(nproc); echo $$((cpus < 6 ? 6 : cpus)))
 
-.PHONY: help build demo quick test test-all chaos takeovers fuzz mutants test-gpu test-torch-versions test-frameworks check advisories fix man docs pictures bench bench-recovery venv packages wheel deb rpm tar release test-packages
+.PHONY: help build demo quick test test-all test-volume test-standbys chaos takeovers fuzz mutants test-gpu test-torch-versions test-frameworks check check-features advisories fix man docs pictures bench bench-recovery venv packages wheel deb rpm tar release test-packages
 
 help:
 	@echo 'make demo      build, prepare Python, and show a job that survives what is done to it'
 	@echo 'make quick     what is tested in a minute after an edit: lints, unit tests, a short simulation'
 	@echo 'make test      all tests but the long ones'
-	@echo 'make test-all  the long ones: simulation at volume, jobs with standbys, repeated process tests'
+	@echo 'make test-all  the long ones: simulation at volume (test-volume), jobs with standbys (test-standbys), repeated process tests'
 	@echo 'make test-gpu  restarts of jobs that use the GPUs of this machine; skipped without one'
 	@echo 'make test-torch-versions  collectives and checkpoints with torch 2.2 to 2.9, and that 2.1 is refused: 8 GB of disk'
 	@echo 'make test-frameworks      accelerate, lightning, transformers, deepspeed, and the recipes'
@@ -86,24 +86,25 @@ quick:
 test: venv packages
 	scripts/run-tests.py
 	$(CARGO) test --workspace --locked --quiet --doc
-	.venv/bin/python -m pytest tests/python
+
+test-all: test-volume test-standbys
+	scripts/repeat.sh $(REPEAT)
 
 # With the build of `make test`, in which the crates of the simulation and of the store are optimized.
-test-all: venv packages
+test-volume: venv packages
 	SEEDS=$(SEEDS) ETCD_SEEDS=$(ETCD_SEEDS) TAKEOVER_SEEDS=$(TAKEOVER_SEEDS) MEMORY_SEEDS=$(MEMORY_SEEDS) \
 		$(CARGO) test --workspace --locked --test simulation -- rules_hold
 	CASES=$(CASES) $(CARGO) test --workspace --locked --test fuzz -- made_up_inputs
 	CASES=$(CASES) $(CARGO) test --workspace --locked --lib -- made_up_inputs
 	$(CARGO) test --workspace --locked --test abuse -- --ignored --test-threads 2
-	PET_STANDBY=1 $(CARGO) test --workspace --locked --test conformance -- both_worlds
-	PET_STANDBY=1 $(CARGO) test --workspace --locked --test torch -- --skip stalls::
 	KILLS=$(KILLS) $(CARGO) test --workspace --locked --test memory -- kills_in_saves
-	WORKER=python $(CARGO) test --workspace --locked --test chaos -- no_fault
-	WORKER=python $(CARGO) test --workspace --locked --test single_node -- orphans:: stopping::
-	WORKER=python $(CARGO) test --workspace --locked --test multi_node -- failure:: leaving:: loss:: members::
-	WORKER=python $(CARGO) test --workspace --locked --test partition
 	TAKEOVERS=$(TAKEOVERS) $(CARGO) test --workspace --locked --test partition -- --ignored --nocapture takeovers::
-	scripts/repeat.sh $(REPEAT)
+
+# Process tests whose workers are started from standbys.
+test-standbys: venv packages
+	scripts/run-tests.py 'PET_STANDBY=1 torch --skip stalls::' 'PET_STANDBY=1 conformance both_worlds' \
+		'WORKER=python chaos no_fault' 'WORKER=python single_node orphans:: stopping::' \
+		'WORKER=python multi_node failure:: leaving:: loss:: members::' 'WORKER=python partition'
 
 # Prints the reason for each test that is skipped.
 test-gpu: venv
@@ -152,18 +153,17 @@ wheel deb rpm tar:
 release:
 	@scripts/release.sh
 
+# The profile of the packages that `make test-packages` builds: their tests are about files, and `dist` takes minutes more.
+PROFILE ?= release
+
 test-packages: venv
 	scripts/setup-packages.sh man-db rpm systemd
-	scripts/build-packages.sh wheel deb rpm tar
-	.venvs/packaging/bin/python -m pytest tests/packages
+	PROFILE=$(PROFILE) scripts/build-packages.sh wheel deb rpm tar
+	PROFILE=$(PROFILE) .venvs/packaging/bin/python -m pytest tests/packages
 
 check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) check --workspace --locked
-	$(CARGO) check --locked -p ragent-store --no-default-features
-	$(CARGO) check --locked -p ragent --no-default-features
-	$(CARGO) test --quiet --workspace --locked --test purity --test layers
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked
 	scripts/check-prose.py >/dev/null
 	scripts/check-links.py
@@ -171,6 +171,11 @@ check:
 	@if $(CARGO) deny --version >/dev/null 2>&1; \
 	then $(CARGO) deny --locked check bans licenses sources; \
 	else echo 'skipped: cargo-deny is not installed (cargo install --locked cargo-deny)'; fi
+
+# The libraries without their optional parts. The program has all of them.
+check-features:
+	$(CARGO) check --locked -p ragent-store --no-default-features
+	$(CARGO) check --locked -p ragent --no-default-features
 
 # Needs the network, for the database of RustSec.
 advisories:

@@ -3,6 +3,7 @@
 #
 # Usage: scripts/build-packages.sh KIND…            KIND is wheel, deb, rpm or tar
 #        TARGET=aarch64-unknown-linux-gnu scripts/build-packages.sh wheel
+#        PROFILE=release scripts/build-packages.sh wheel      not the profile of releases, `dist`, which takes twice the time
 #
 # All kinds contain the same program: that of the wheel, which is linked for glibc 2.17, so that it starts on every
 # newer one. The linker is that of zig, which has the symbols of all versions of glibc. The bytes of the packages depend
@@ -72,7 +73,7 @@ build_wheel() {
     # The licences of a wheel are in the folder of its pyproject.toml.
     cp LICENSE packaging/python/
     "$tools/python" scripts/components.py licenses "$target" >packaging/python/THIRD-PARTY.txt
-    (cd packaging/python && PATH=$tools:$PATH maturin build --quiet --profile dist --zig --compatibility manylinux_2_17 \
+    (cd packaging/python && PATH=$tools:$PATH maturin build --quiet --profile "${PROFILE:-dist}" --zig --compatibility manylinux_2_17 \
         --compression-level 9 --sbom-include "$sbom" --target "$target" --out "$out")
     "$tools/python" -m zipfile --extract "$out"/*"$arch"*.whl "$stage/wheel"
 }

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 """Runs all tests of the workspace, several test programs at a time.
 
-    scripts/run-tests.py [--at-once N] [TARGET ...]        scripts/run-tests.py multi_node partition
+    scripts/run-tests.py ['[VARIABLE=VALUE ...] TARGET [ARGUMENT ...]' ...]
+    scripts/run-tests.py python partition 'WORKER=python multi_node failure:: loss::'
 
 `cargo test` runs one program after the other, and tests with real processes mostly wait. This builds them as `cargo test` does and
-runs them side by side, the slowest first. Of a program that succeeds it prints one line, of another one everything. At the end it
-prints the slowest tests.
-
-`RUST_TEST_THREADS` is the number of tests that each program runs at once.
+runs them side by side, by kind: what computes runs one after the other, beside it what waits. `python` is `pytest tests/python`.
+Of a program that succeeds it prints one line, of another one everything. At the end it prints the slowest tests.
 """
 
 import argparse
@@ -25,25 +24,44 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 CARGO = os.environ.get("CARGO", "cargo")
-# These take longest and are started first. `torch`, `simulation`, `conformance` and `chaos` keep processors busy. The others mostly
-# wait, and fail if leases of a few seconds run out. So the busy ones run first, beside each other.
-SLOWEST = ["torch", "simulation", "conformance", "chaos", "multi_node", "partition", "standbys", "attacks", "etcd", "schedulers", "ssh",
-           "search", "single_node"]
-# It waits for nothing, so it leaves the processors to the others.
-YIELDING = {"simulation"}
-# Its tests start several interpreters that import torch, which takes processors. With more of them at once, leases run out.
-CROWDED = {"torch": 2 * (os.cpu_count() or 1)}
+CPUS = os.cpu_count() or 1
+
+
+class Kind(NamedTuple):
+    """Programs that need the same of the machine. They run one after the other, beside those of the other kinds."""
+
+    # Tests that run at once.
+    threads: int
+    nice: int
+    names: tuple
+
+
+KINDS = {
+    # Waits for nothing, so it leaves the processors to the others.
+    "simulation": Kind(CPUS, 10, ("simulation",)),
+    # Interpreters that import torch, which takes seconds of a processor.
+    "computing": Kind(CPUS, 0, ("torch", "conformance", "python")),
+    # All others. With more of these tests at once, leases run out.
+    "waiting": Kind(2 * CPUS, 0, ()),
+}
 SHOWN = 20
 TEST = re.compile(r"^test (.+?) \.\.\. (ok|FAILED)(?: <([\d.]+)s>)?$", re.MULTILINE)
-RESULT = re.compile(r"^test result: (?:ok|FAILED)\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
+PYTEST = re.compile(r"^([\d.]+)s call +(\S+)$", re.MULTILINE)
+RESULT = re.compile(r"^test result: (?:ok|FAILED)\. (\d+) passed; \d+ failed; (\d+) ignored", re.MULTILINE)
+PYTEST_RESULT = re.compile(r"^(\d+) passed(?:, (\d+) skipped)?.* in [\d.]+s", re.MULTILINE)
 
 
 class Program(NamedTuple):
     """A program with tests."""
 
     name: str
-    path: str
-    folder: str
+    command: list
+    folder: Path
+    variables: dict = {}
+
+    @property
+    def kind(self):
+        return next((kind for kind, at in KINDS.items() if self.name in at.names), "waiting")
 
 
 class Run(NamedTuple):
@@ -53,17 +71,36 @@ class Run(NamedTuple):
     code: int
     output: str
     seconds: float
+    # Seconds of a processor, of the program and of the processes for which it has waited.
+    computing: float
 
     @property
-    def has_passed(self):
-        return self.code == 0 and RESULT.search(self.output) is not None
+    def counts(self):
+        """Tests that have passed, and those that were not run; `None` if it did not get to its end."""
+        found = RESULT.search(self.output) or PYTEST_RESULT.search(self.output)
+        return found and [int(count or 0) for count in found.groups()]
+
+    @property
+    def tests(self):
+        """The time and the name of each test."""
+        found = [(seconds, name) for name, _, seconds in TEST.findall(self.output)] or PYTEST.findall(self.output)
+        return [(float(seconds or 0), f"{self.program.name} {name}") for seconds, name in found]
+
+
+def parsed(target):
+    """Returns the name of a target, and its variables and arguments."""
+    words = target.split()
+    count = next((count for count, word in enumerate(words) if "=" not in word), 0)
+    name, *arguments = words[count:]
+    return name, (dict(word.split("=", 1) for word in words[:count]), arguments)
 
 
 def build(targets):
-    """Builds the programs, and returns them with the slowest first."""
+    """Builds the programs, and returns them. `targets` has the variables and arguments of each; if it is empty, all are built."""
     command = [CARGO, "test", "--workspace", "--locked", "--no-run", "--message-format", "json-render-diagnostics"]
     for target in targets:
-        command += ["--test", target]
+        if target != "python":
+            command += ["--test", target]
     built = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     if built.returncode:
         sys.exit(built.returncode)
@@ -71,76 +108,74 @@ def build(targets):
     for line in built.stdout.splitlines():
         message = json.loads(line)
         if message["reason"] == "compiler-artifact" and message["profile"]["test"] and message["executable"]:
-            target, folder = message["target"], str(Path(message["manifest_path"]).parent)
+            target, folder = message["target"], Path(message["manifest_path"]).parent
             name = target["name"] if "test" in target["kind"] else f"{target['name']} (unit tests)"
-            programs.append(Program(name, message["executable"], folder))
-    place = {name: place for place, name in enumerate(SLOWEST)}
-    return sorted(programs, key=lambda program: place.get(program.name, len(SLOWEST)))
+            # The time of each test is shown by programs of nightly Rust, or with RUSTC_BOOTSTRAP.
+            variables, arguments = targets.get(name, ({}, []))
+            command = [message["executable"], "-Z", "unstable-options", "--report-time", *arguments]
+            programs.append(Program(name, command, folder, variables))
+    if not targets or "python" in targets:
+        programs.append(Program("python", [ROOT / ".venv/bin/python", "-m", "pytest", "-q", "--durations", SHOWN, "tests/python"], ROOT))
+    return programs
 
 
 def run(program):
-    # The time of each test is shown by programs of nightly Rust, or with this variable.
-    env = os.environ | {"RUSTC_BOOTSTRAP": "1", "CARGO_MANIFEST_DIR": program.folder}
-    if most := CROWDED.get(program.name):
-        env["RUST_TEST_THREADS"] = str(min(most, int(env.get("RUST_TEST_THREADS", most))))
-    yields = ["nice", "-n", "10"] if program.name in YIELDING else []
-    command = [*yields, program.path, "-Z", "unstable-options", "--report-time"]
+    env = os.environ | {"RUSTC_BOOTSTRAP": "1", "CARGO_MANIFEST_DIR": str(program.folder),
+                        "RUST_TEST_THREADS": str(KINDS[program.kind].threads)} | program.variables
+    command = ["nice", "-n", str(KINDS[program.kind].nice), *map(str, program.command)]
     began = time.monotonic()
     try:
-        done = subprocess.run(command, cwd=program.folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, errors="replace", check=False)
+        child = subprocess.Popen(command, cwd=program.folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT, text=True, errors="replace")
     except OSError as error:
-        return Run(program, 1, f"failed to start it: {error}\n", 0)
-    return Run(program, done.returncode, done.stdout, time.monotonic() - began)
+        return Run(program, 1, f"failed to start it: {error}\n", 0, 0)
+    output = child.stdout.read()
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    return Run(program, child.returncode, output, time.monotonic() - began, usage.ru_utime + usage.ru_stime)
 
 
-def run_all(programs, at_once):
+def run_all(programs):
     """Yields each program's end as it comes."""
-    waiting, ended = queue.SimpleQueue(), queue.SimpleQueue()
-    for program in programs:
-        waiting.put(program)
+    ended = queue.SimpleQueue()
 
-    def work():
-        while True:
-            try:
-                program = waiting.get_nowait()
-            except queue.Empty:
-                return
-            ended.put(run(program))
+    def work(kind):
+        for program in programs:
+            if program.kind == kind:
+                ended.put(run(program))
 
-    for _ in range(at_once):
-        threading.Thread(target=work, daemon=True).start()
+    for kind in KINDS:
+        threading.Thread(target=work, args=(kind,), daemon=True).start()
     for _ in programs:
         yield ended.get()
 
 
 def report(done):
-    """Prints the end of a program."""
-    if done.has_passed:
-        passed, _, ignored = RESULT.search(done.output).groups()
-        print(f"{done.program.name:<32} {passed:>5} passed, {ignored:>2} ignored {done.seconds:>7.1f} s", flush=True)
-        return
+    """Prints the end of a program, and returns whether it has passed."""
+    if done.code == 0 and done.counts:
+        passed, ignored = done.counts
+        print(f"{done.program.name:<32} {passed:>5} passed, {ignored:>2} ignored {done.seconds:>7.1f} s {done.computing:>7.1f} s of processors", flush=True)
+        return True
     print(f"\n{done.program.name} FAILED (exit code {done.code}, {done.seconds:.1f} s):\n\n{done.output}", flush=True)
+    return False
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--at-once", type=int, default=2, metavar="N", help="programs that run side by side (%(default)s)")
-    parser.add_argument("targets", nargs="*", metavar="TARGET", help="only these targets (all, and the unit tests)")
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help="only these targets, with variables and arguments for their programs (all, and the unit tests)")
     args = parser.parse_args()
     if not shutil.which(CARGO):
         sys.exit(f"error: `{CARGO}` is not on the PATH; install Rust: https://rustup.rs")
-    programs = build(args.targets)
+    programs = build(dict(map(parsed, args.targets)))
     began, failed, tests = time.monotonic(), [], []
-    for done in run_all(programs, args.at_once):
-        report(done)
-        if not done.has_passed:
+    for done in run_all(programs):
+        if not report(done):
             failed.append(done.program.name)
-        tests += [(float(seconds or 0), f"{done.program.name} {name}") for name, _, seconds in TEST.findall(done.output)]
+        tests += done.tests
     print(f"\nthe {SHOWN} slowest tests:")
     for seconds, name in sorted(tests, reverse=True)[:SHOWN]:
         print(f"{seconds:7.1f} s  {name}")
-    print(f"\n{len(tests)} tests in {time.monotonic() - began:.0f} s")
+    print(f"\n{len(programs)} programs in {time.monotonic() - began:.0f} s")
     if failed:
         sys.exit(f"error: tests have failed: {', '.join(failed)}")
 
