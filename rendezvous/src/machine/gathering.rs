@@ -228,7 +228,7 @@ impl Rendezvous {
         for (id, by) in replaced.iter().zip(&spares) {
             let (host, by) = (self.host_name(id), self.host_name(by));
             info!(node = %id, %by, "node replaced: its worker has failed");
-            table.replaced.get_or_insert(Replaced { host, by: by.clone() });
+            table.replaced.get_or_insert_with(|| Replaced { host, by: by.clone() });
             self.event_of(None, id, EventKind::NodeReplaced { by });
         }
         self.begin_keeping(now, round, &table, checkpoint);

@@ -97,7 +97,8 @@ impl Argument {
         match seconds(&self.text).filter(is_allowed) {
             Some(seconds) => Ok(seconds as u32),
             None => self.number(range).map_err(|error| {
-                error.with_hint("give whole seconds, or one number with a unit, as in `90s` or `5m`")
+                error
+                    .with_hint("give whole seconds, or one number with a unit, as in `90s` or `5m`")
             }),
         }
     }
