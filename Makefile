@@ -85,7 +85,6 @@ quick:
 
 test: venv packages
 	scripts/run-tests.py
-	$(CARGO) test --workspace --locked --quiet --doc
 
 test-all: test-volume test-standbys
 	scripts/repeat.sh $(REPEAT)
