@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a command beside N loops that only use processor time, to find tests that depend on the speed of the machine.
+# Runs a command beside N busy loops. Tests that depend on the speed of the machine fail then.
 #
 # Usage: scripts/busy.sh N COMMAND [ARGUMENT...]      scripts/busy.sh 4 make test
 set -euo pipefail

@@ -5,7 +5,7 @@
     scripts/run-tests.py python partition 'WORKER=python multi_node failure:: loss::'
 
 `cargo test` runs one program after the other, and tests with real processes mostly wait. This builds them as `cargo test` does and
-runs them side by side, by kind: what computes runs one after the other, beside it what waits. `python` is `pytest tests/python`.
+runs the three kinds of programs below side by side. `python` is `pytest tests/python`.
 Of a program that succeeds it prints one line, of another one everything. At the end it prints the slowest tests.
 """
 
@@ -28,7 +28,7 @@ CPUS = os.cpu_count() or 1
 
 
 class Kind(NamedTuple):
-    """Programs that need the same of the machine. They run one after the other, beside those of the other kinds."""
+    """A kind of programs. Those of one kind run one after the other, and the kinds side by side."""
 
     # Tests that run at once.
     threads: int
@@ -37,9 +37,9 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    # Waits for nothing, so it leaves the processors to the others.
+    # Never waits, so it has the lowest priority.
     "simulation": Kind(CPUS, 10, ("simulation",)),
-    # Interpreters that import torch, which takes seconds of a processor.
+    # Their workers import torch, which takes four seconds of CPU time each.
     "computing": Kind(CPUS, 0, ("torch", "conformance", "python")),
     # All others. With more of these tests at once, leases run out.
     "waiting": Kind(2 * CPUS, 0, ()),
@@ -71,8 +71,8 @@ class Run(NamedTuple):
     code: int
     output: str
     seconds: float
-    # Seconds of a processor, of the program and of the processes for which it has waited.
-    computing: float
+    # CPU time of the program and of its child processes.
+    cpu_seconds: float
 
     @property
     def counts(self):
@@ -115,7 +115,9 @@ def build(targets):
             command = [message["executable"], "-Z", "unstable-options", "--report-time", *arguments]
             programs.append(Program(name, command, folder, variables))
     if not targets or "python" in targets:
-        programs.append(Program("python", [ROOT / ".venv/bin/python", "-m", "pytest", "-q", "--durations", SHOWN, "tests/python"], ROOT))
+        variables, arguments = targets.get("python", ({}, []))
+        command = [ROOT / ".venv/bin/python", "-m", "pytest", "-q", "--durations", SHOWN, "tests/python", *arguments]
+        programs.append(Program("python", command, ROOT, variables))
     return programs
 
 
@@ -151,10 +153,10 @@ def run_all(programs):
 
 
 def report(done):
-    """Prints the end of a program, and returns whether it has passed."""
+    """Prints the result of a program. Returns true if it has passed."""
     if done.code == 0 and done.counts:
         passed, ignored = done.counts
-        print(f"{done.program.name:<32} {passed:>5} passed, {ignored:>2} ignored {done.seconds:>7.1f} s {done.computing:>7.1f} s of processors", flush=True)
+        print(f"{done.program.name:<32} {passed:>5} passed, {ignored:>2} ignored {done.seconds:>7.1f} s {done.cpu_seconds:>7.1f} s CPU", flush=True)
         return True
     print(f"\n{done.program.name} FAILED (exit code {done.code}, {done.seconds:.1f} s):\n\n{done.output}", flush=True)
     return False

@@ -19,6 +19,7 @@ use nix::{
         AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, listen, setsockopt, socket,
         sockopt::ReuseAddr,
     },
+    unistd::geteuid,
 };
 
 /// Returns a port on which no process listens. It is below the range from which the kernel picks ports for others.
@@ -46,8 +47,10 @@ const PORTS: u16 = 750;
 
 /// Returns the number of a share of the ports, which no other program has until this one ends.
 fn take_share() -> u16 {
+    // A user cannot lock the files of another one.
+    let user = geteuid();
     let take = |share: &u16| {
-        let path = env::temp_dir().join(format!("ragent-test-ports.{share}"));
+        let path = env::temp_dir().join(format!("ragent-test-ports.{user}.{share}"));
         let file = File::options().write(true).create(true).truncate(false).open(path).ok()?;
         // Ends with the process.
         Flock::lock(file, FlockArg::LockExclusiveNonblock).map(mem::forget).ok()

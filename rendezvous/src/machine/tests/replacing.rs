@@ -130,7 +130,7 @@ fn torchrun_moves_nobody() {
     }
 }
 
-/// The look at a stalled round says for which worker the others wait. The time-out of their collective fails on another node.
+/// If the look at a stall names a rank, its node is suspected, although the time-out ends a worker of another node.
 #[test]
 fn look_at_a_stall_finds_the_suspect() {
     let mut t = Fixture::new(2, 2);
