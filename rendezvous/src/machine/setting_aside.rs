@@ -104,10 +104,10 @@ impl Rendezvous {
             .map(|(id, unfit)| (id, self.valve.has(now, id, &unfit.kind), unfit))
             .map(|(id, is_known, unfit)| (id, unfit, is_known))
             .collect();
-        // Those that are set aside stay so, then the worst come first.
+        // Those that are counted already stay aside, then the worst come first.
         nodes.sort_by_key(|(id, unfit, is_known)| {
             let was_aside = node(id).is_some_and(|node| node.is_aside);
-            (Reverse(*is_known), Reverse(was_aside), Reverse(unfit.class))
+            (Reverse(*is_known), Reverse(unfit.class), Reverse(was_aside))
         });
         let limit = limit(fit, shared);
         let mut aside = BTreeSet::new();

@@ -195,6 +195,20 @@ fn same_reason_on_many_nodes_is_not_believed() {
     assert_eq!(t.members(), ["b", "c", "d"]);
 }
 
+/// If one kind of reason sets aside one of two nodes, it is the worse one, although the other one has had no place so far.
+#[test]
+fn worst_machine_is_set_aside_first() {
+    let mut t = Fixture::with(3, 4, |shared| shared.max_restarts = 9);
+    let names = ["a", "b", "c", "d"];
+    t.run(&names[..3]);
+    t.ails("d", Replace, "xid_119");
+    t.join("d");
+    t.ails("b", Gone, "xid_119");
+    t.fail_and_come_back("b", &names[..3]);
+    t.live(&names, 6 * SECOND);
+    assert_eq!(t.members(), ["a", "c", "d"]);
+}
+
 /// If all nodes report a reason, the last one keeps its place.
 #[test]
 fn last_node_is_never_set_aside() {
