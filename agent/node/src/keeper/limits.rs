@@ -18,8 +18,9 @@ pub(crate) const FORK_ATTEMPTS: u32 = 10;
 pub(crate) const FORK_INTERVAL: Duration = Duration::from_millis(100);
 /// Descriptors that are sent with one order to start a worker: three, and at most ten for each of two streams.
 pub(crate) const SPAWN_FDS: usize = 32;
-/// Total time that a keeper waits for consoles that accept no output.
-pub(crate) const SPILLED_TIMEOUT: Duration = Duration::from_millis(500);
+/// Total time that a keeper waits for consoles that accept no output. On an overloaded machine their readers may get no CPU for a second.
+/// The other nodes know by then that this one has ended.
+pub(crate) const SPILLED_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time that a keeper tries to deliver its death notice: less than the lease, which proves the same.
 pub(crate) const DEATH_NOTICE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Size of the variables of one worker that are sent to a standby: below the smallest default of a
