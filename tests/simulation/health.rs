@@ -53,6 +53,7 @@ fn every_bug_of_health_is_noticed() {
         (Bug::MilderNeeds, "aj", 16),
         (Bug::WorseNeeds, "al", 22),
         (Bug::SuspicionsLost, "an", 8),
+        (Bug::MostSuspectedFirst, "an", 8),
     ];
     assert_noticed(World::with_health, bugs);
 }

@@ -2,6 +2,7 @@
 //!
 //! A failure prints the command that replays it.
 
+mod budget;
 mod etcd;
 mod fixed;
 mod health;
@@ -33,7 +34,7 @@ fn run(world: &mut World) -> Result<Totals, String> {
     Ok(world.totals())
 }
 
-/// A number from the environment: `SEED` to replay a failure, or `SEEDS`, `ETCD_SEEDS`, `TAKEOVER_SEEDS` and `MEMORY_SEEDS` to run more of them.
+/// A number from the environment: `SEED` to replay a failure, or `SEEDS`, `ETCD_SEEDS`, `MEMORY_SEEDS` and others to run more of them.
 #[expect(clippy::disallowed_methods, reason = "the user of the simulation selects its worlds")]
 fn given(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()

@@ -66,6 +66,7 @@ fn every_bug_of_memory_is_noticed() {
         (Bug::NeverAlone, "aa", 5),
         (Bug::StrikesLost, "ab", 188),
         (Bug::UnreadCounts, "ab", 1_218),
+        (Bug::FalseRoom, "aq", 9),
         (Bug::GoneIsStruck, "ab ad", 4),
         (Bug::OldSocket, "w", 3),
         (Bug::OffAtOneNode, "aa", 184),

@@ -26,6 +26,7 @@ fn notice_worlds_are_eventful() {
             incomplete: sum.incomplete + totals.incomplete,
             saved: sum.saved + totals.saved,
             stuck: sum.stuck + totals.stuck,
+            ..sum
         }
     };
     let totals = (0..SEEDS / 2).fold(NoticeTotals::default(), sum);

@@ -201,6 +201,14 @@ pub enum Bug {
     WorseNeeds,
     /// The next coordinator does not know which nodes have failed. Breaks rule an.
     SuspicionsLost,
+    /// The next coordinator believes that the most suspected nodes are the least suspected ones. Breaks rule an.
+    MostSuspectedFirst,
+    /// Nodes claim checkpoints that no worker has saved. Breaks rule ao.
+    FalseProgress,
+    /// A failed node claims that it leaves, so that the node in its place is a new one. Breaks rule ap.
+    FailedLeaves,
+    /// A node claims that it has more room for checkpoints. Breaks rule aq.
+    FalseRoom,
     /// A node claims that its failed worker had received the checkpoint of the round. Breaks rule ab.
     UnreadCounts,
 }

@@ -119,11 +119,10 @@ impl World {
             ..JobState::new(JobUid::new(format!("job-{number}")))
         });
         let mut job_state = job_state;
+        self.begin_budget(leadership.term, &job_state);
         self.forge_charges(&mut job_state);
         self.forge_strikes(&mut job_state);
-        if self.bug == Bug::SuspicionsLost {
-            job_state.host_tallies.iter_mut().for_each(|tally| tally.suspicions = 0);
-        }
+        self.forge_suspicions(&mut job_state);
         self.begin_stalls_of_coordinator(id, &mut job_state);
         self.begin_memory_of_coordinator(id, &job_state);
         let overtime = self.bug.overtime().unwrap_or_default();

@@ -18,6 +18,7 @@ use ragent_rendezvous::{
     event::{Event as JournalEvent, EventKind},
     ids::{NodeId, Peer, Term},
     message::{FromNode, HealthClass, JobResult, NodeReport, Unhealthy},
+    settings::{HostTally, JobState},
     snapshot::{NodeSnapshot, NodeStateName, Snapshot},
 };
 
@@ -199,6 +200,30 @@ impl World {
             }
             self.add_health(&peer, &mut report, false);
             self.send_up(&peer, Up::Message(Box::new(FromNode::NodeReport(report))));
+        }
+    }
+
+    /// Changes the suspicions with which a coordinator begins, as a bug does.
+    pub(super) fn forge_suspicions(&self, job_state: &mut JobState) {
+        let tallies = &mut job_state.host_tallies;
+        let most = tallies.iter().map(|tally| tally.suspicions).max().unwrap_or(0);
+        if self.bug == Bug::SuspicionsLost {
+            tallies.iter_mut().for_each(|tally| tally.suspicions = 0);
+        }
+        if self.bug == Bug::MostSuspectedFirst {
+            for node in self.descriptions.values() {
+                if tallies.iter().all(|tally| tally.host_name != node.host_name) {
+                    tallies.push(HostTally {
+                        host_name: node.host_name.clone(),
+                        address: node.address.clone(),
+                        strikes: 0,
+                        early_losses: 0,
+                        suspicions: 0,
+                        suspected_for: Duration::ZERO,
+                    });
+                }
+            }
+            tallies.iter_mut().for_each(|tally| tally.suspicions = most - tally.suspicions);
         }
     }
 

@@ -18,8 +18,8 @@ use ragent_rendezvous::{
     ids::{NodeId, Peer, Round, RoundId, StreamNumber, Term, VoterAddress, VoterId},
     known_job::{KnownJob, Seniority},
     message::{
-        FromNode, JobResult, NodeDescription, NodeReport, NodeState, NoticeKind, Outcome,
-        PROTOCOL_VERSION, RefuseReason, Registration, ToNode,
+        FromNode, JobResult, NodeDescription, NodeNotice, NodeReport, NodeState, NoticeKind,
+        Outcome, PROTOCOL_VERSION, RefuseReason, Registration, ToNode,
     },
     settings::Leases,
 };
@@ -77,7 +77,7 @@ impl World {
         local: Instant,
     ) -> Agent {
         // A spare takes only the place of a node with as many workers.
-        let others = if self.health.is_some() { 0 } else { host % 3 };
+        let others = if self.has_equal_nodes() { 0 } else { host % 3 };
         let workers = u32::try_from(1 + others).unwrap_or(1);
         let mut description = NodeDescription {
             agent_port: 1,
@@ -484,6 +484,11 @@ impl World {
     fn forge_report(&mut self, report: &mut NodeReport) {
         if self.bug == Bug::EarlyReady && report.state == NodeState::Stopping {
             report.state = NodeState::Ready { store_port: self.new_port() };
+        }
+        let has_stopped = matches!(report.state, NodeState::Preparing | NodeState::Ready { .. });
+        if self.bug == Bug::FailedLeaves && has_stopped && report.failure.is_some() {
+            let (left, text) = (Duration::from_secs(60), "SIGTERM".to_owned());
+            report.notice = Some(NodeNotice { ends_job: false, left, text });
         }
     }
 

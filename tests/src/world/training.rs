@@ -12,6 +12,8 @@
 //!
 //! These worlds have random numbers of their own, so that the other worlds of a seed stay the same.
 
+mod budget;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
@@ -27,12 +29,14 @@ use ragent_rendezvous::{
     event::{Event as JournalEvent, EventKind},
     ids::{JobUid, LocalRank, NodeId, Peer, Round, RoundId},
     message::{
-        FromNode, JobResult, NodeReport, NodeState, NoticeKind, RestartReason, StepSource, ToNode,
+        Checkpoint, FromNode, JobResult, NodeReport, NodeState, NoticeKind, RestartReason,
+        StepSource, ToNode,
     },
     settings::{JobState, Leases},
     training::ChargedRound,
 };
 
+use self::budget::Budget;
 use super::{Bug, Event, World, fault::Fault, node::AgentInput, rules::Stage};
 use crate::random::Random;
 
@@ -77,6 +81,8 @@ pub(super) struct Training {
     closed: BTreeSet<JobUid>,
     /// True if another job has begun since, whose hosts no longer know the first one. The world ends then.
     is_another_job: bool,
+    /// The charges. `None` for jobs whose rules do not count them.
+    budget: Option<Box<Budget>>,
     broken: Option<String>,
     totals: NoticeTotals,
 }
@@ -92,6 +98,10 @@ pub struct NoticeTotals {
     pub saved: u64,
     /// Jobs that were closed without progress.
     pub stuck: u64,
+    /// Rounds that have forgiven failures.
+    pub forgiven: u64,
+    /// Jobs that were closed because their budget was spent, if the world knows what is forgiven.
+    pub spent: u64,
 }
 
 #[derive(Debug)]
@@ -233,6 +243,7 @@ impl World {
             admitted: BTreeSet::new(),
             closed: BTreeSet::new(),
             is_another_job: false,
+            budget: None,
             broken: None,
             totals: NoticeTotals::default(),
             random,
@@ -629,6 +640,7 @@ impl World {
     /// Changes a message of an agent as a bug does.
     pub(super) fn forge_message(&self, message: &mut FromNode) {
         let Some(training) = &self.training else { return };
+        let seconds = self.elapsed().as_secs();
         match (self.bug, message) {
             (Bug::UnnoticedWork, FromNode::KeepAlive { progress, checkpoint, .. })
                 if training.totals.complete > 0 =>
@@ -636,6 +648,9 @@ impl World {
                 (*progress, *checkpoint) = (None, None);
             }
             (Bug::ExitIsSuccess, FromNode::NodeReport(report)) => report.saved = None,
+            (Bug::FalseProgress, FromNode::KeepAlive { checkpoint, .. }) => {
+                *checkpoint = Some(Checkpoint { step: seconds, is_whole: true, cost: None });
+            }
             _ => {}
         }
     }
@@ -669,9 +684,11 @@ impl World {
 
     /// Checks rules p, s, and u for an event of a coordinator.
     pub(super) fn check_event(&mut self, id: &NodeId, event: &JournalEvent) {
+        self.check_budget(id, event);
         let is_told = matches!(
             event.kind,
-            EventKind::NoticeGiven { .. }
+            EventKind::FailureCharged { .. }
+                | EventKind::NoticeGiven { .. }
                 | EventKind::NoticeOver { .. }
                 | EventKind::RoundEnded { .. }
                 | EventKind::JobClosed { .. }

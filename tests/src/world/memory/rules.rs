@@ -416,6 +416,7 @@ impl World {
             | EventKind::MemoryStruck { .. }
             | EventKind::MemoryOff { .. }
             | EventKind::FailureCharged { .. }
+            | EventKind::NodeReplaced { .. }
             | EventKind::RoundEnded { .. } => {
                 self.tell(|| format!("{id}: {} {:?}", event.round, event.kind));
             }
@@ -432,6 +433,16 @@ impl World {
         let of_round = memory.known.admitted.iter().find(|(of, _)| of.round == event.round);
         let plan = of_round.and_then(|(_, members)| members.values().find_map(plan_of));
         match &event.kind {
+            EventKind::NodeReplaced { .. } => {
+                let node = event.node.as_ref().and_then(|node| self.processes.get(&node.node_id));
+                let agent = node.and_then(|process| process.agent.as_ref());
+                let report = agent.and_then(|agent| agent.node.agent().memory_report());
+                let needed = report.map_or(0, |report| report.needed);
+                let limit = if memory.hosts.has_secret { memory.hosts.limit } else { 0 };
+                if needed > limit {
+                    self.breaks_memory(|| format!("rule aq: {needed} of {limit}: {event:?}"));
+                }
+            }
             EventKind::FailureCharged { .. } => {
                 memory.known.charged.insert(event.round);
                 let told = of_round.and_then(|(of, _)| memory.known.told.get(of)).copied();

@@ -1,0 +1,39 @@
+//! Tests jobs whose workers fail, train for ten minutes or almost, and fail again.
+
+use ragent_tests::world::{Bug, NoticeTotals, World};
+
+use crate::{assert_noticed, assert_rules_hold, run};
+
+/// The number of seeds of a default run. Each world lasts for more than ten minutes.
+const SEEDS: u64 = 40;
+
+/// Only progress forgives failures, and the job ends when its budget is spent. A node in the place of a failed one is no new node.
+#[test]
+fn budget_rules_hold_in_every_world() {
+    assert_rules_hold(World::with_budget, "BUDGET_SEEDS", SEEDS, "budget_rules");
+}
+
+/// The worlds contain failures that are forgiven, and jobs that end.
+#[test]
+fn budget_worlds_are_eventful() {
+    let sum = |sum: NoticeTotals, seed: u64| {
+        let mut world = World::with_budget(seed, Bug::None);
+        run(&mut world).expect("no rule is broken");
+        let totals = world.notice_totals();
+        NoticeTotals {
+            forgiven: sum.forgiven + totals.forgiven,
+            spent: sum.spent + totals.spent,
+            ..sum
+        }
+    };
+    let totals = (0..SEEDS / 2).fold(NoticeTotals::default(), sum);
+    // Well below the usual numbers.
+    assert!(totals.forgiven > 2 && totals.spent > 5, "{totals:?}");
+}
+
+/// Each planted bug is found by the rule that it breaks.
+#[test]
+fn every_bug_of_the_budget_is_noticed() {
+    let bugs: &[(Bug, &str, u64)] = &[(Bug::FalseProgress, "ao", 20), (Bug::FailedLeaves, "ap", 0)];
+    assert_noticed(World::with_budget, bugs);
+}
