@@ -33,7 +33,7 @@ COUNT ?= 200
 # Number of tests at the same time: most of them wait for processes and leases, so there are more than processors.
 export RUST_TEST_THREADS ?= $(shell cpus=$$(nproc); echo $$((cpus < 6 ? 6 : cpus)))
 
-.PHONY: help build demo quick test test-all test-volume test-standbys chaos takeovers fuzz mutants test-gpu test-torch-versions test-frameworks check check-features advisories fix man docs pictures bench bench-recovery venv packages wheel deb rpm tar release test-packages
+.PHONY: help build demo quick test test-all test-volume test-standbys chaos takeovers fuzz mutants test-gpu test-torch-versions test-torchrun test-frameworks check check-features advisories fix man docs pictures bench bench-recovery venv packages wheel deb rpm tar release test-packages
 
 help:
 	@echo 'make demo      build, prepare Python, and show a job that survives what is done to it'
@@ -41,7 +41,7 @@ help:
 	@echo 'make test      all tests but the long ones'
 	@echo 'make test-all  the long ones: simulation at volume (test-volume), jobs with standbys (test-standbys), repeated process tests'
 	@echo 'make test-gpu  restarts of jobs that use the GPUs of this machine; skipped without one'
-	@echo 'make test-torch-versions  collectives and checkpoints with torch 2.2 to 2.9, and that 2.1 is refused: 8 GB of disk'
+	@echo 'make test-torch-versions  collectives and checkpoints with torch 2.2 to 2.9, and that 2.1 is refused; the real torchrun: 8 GB of disk'
 	@echo 'make test-frameworks      accelerate, lightning, transformers, deepspeed, and the recipes'
 	@echo 'make chaos     everything happens at once to jobs of five nodes, for CHAOS_SECONDS'
 	@echo 'make takeovers N=1000  lets another voter lead N times; continues where it was stopped; needs root'
@@ -126,18 +126,22 @@ mutants:
 	{ echo 'error: failed to run `cargo mutants`: it is not installed (cargo install --locked cargo-mutants)' >&2; exit 1; }
 	scripts/mutants.py --seed $(SEED) --count $(COUNT)
 
-# Versions of torch, and frameworks, that are tested in addition to those of `make test`.
-TORCH_VERSIONS ?= 2.1 2.2 2.4 2.6 2.9
+# Versions of torch, and frameworks, that are tested in addition to those of `make test`. For 2.15, which is in .venv, `make test` uses a
+# record of torchrun. Here torchrun itself runs.
+TORCH_VERSIONS ?= 2.1 2.2 2.4 2.6 2.9 2.15
 FRAMEWORKS ?= accelerate lightning transformers deepspeed
 
 # An environment takes gigabytes: each is removed before the next is created. Torch 2.1 is refused, so it saves nothing in memory.
-test-torch-versions:
-	for version in $(TORCH_VERSIONS); do \
+test-torch-versions: $(if $(filter 2.15,$(TORCH_VERSIONS)),test-torchrun)
+	for version in $(filter-out 2.15,$(TORCH_VERSIONS)); do \
 		scripts/setup-venv.sh torch-$$version && \
 		TORCH_VERSIONS=$$version $(CARGO) test --workspace --locked --test torch -- older_torch && \
 		{ [ $$version = 2.1 ] || .venvs/torch-$$version/bin/python -m pytest tests/python/test_memory*.py; } && \
 		rm -rf .venvs/torch-$$version || exit 1; \
 	done
+
+test-torchrun: venv
+	RECORD=0 $(CARGO) test --workspace --locked --test conformance -- both_worlds fork_is_torchrun
 
 test-frameworks: venv
 	scripts/setup-venv.sh frameworks

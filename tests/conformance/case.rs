@@ -2,6 +2,9 @@
 
 use std::{collections::BTreeMap, fmt::Write};
 
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
 use super::traces::Traces;
 
 /// The difference that a standby may make, if its imports have come far enough: torch._dynamo sets this variable (docs/standbys.md, "How it
@@ -31,6 +34,8 @@ pub(crate) struct Case {
     pub(crate) has_fixed_master: bool,
     /// True if it runs under `taskset -c 0`.
     pub(crate) on_one_cpu: bool,
+    /// True if torchrun's traces depend on the machine.
+    pub(crate) is_never_recorded: bool,
     differences: BTreeMap<&'static str, &'static str>,
 }
 
@@ -94,11 +99,25 @@ impl Case {
         self
     }
 
+    /// Runs torchrun even if its other traces come from a record.
+    pub(crate) fn never_recorded(mut self) -> Self {
+        self.is_never_recorded = true;
+        self
+    }
+
     /// Names the aspects in which ragent differs from torchrun on purpose, and the reason.
     pub(crate) fn differs(mut self, aspects: &'static str, why: &'static str) -> Self {
         assert!(!why.is_empty(), "a difference has a reason");
         self.differences.extend(aspects.split(", ").map(|aspect| (aspect, why)));
         self
+    }
+
+    /// All that torchrun's traces depend on, with a hash of the workers' scripts.
+    pub(crate) fn input(&self) -> Value {
+        let scripts = concat!(include_str!("worker.py"), include_str!("recorded.py"));
+        let hash = format!("{:x}", Sha256::digest(scripts));
+        let Self { nodes, environment, stdin, ignored, signals, waiting, on_one_cpu, .. } = self;
+        json!([nodes, environment, stdin, ignored, signals, waiting, on_one_cpu, hash[..8]])
     }
 
     /// Compares the traces of the two launchers, aspect by aspect.
@@ -124,6 +143,7 @@ impl Case {
             return Ok(());
         }
         let (theirs, ours) = (&theirs.stderr_tail, &ours.stderr_tail);
+        let theirs = if theirs.is_empty() { "none, or RECORD=0 shows them" } else { theirs };
         Err(format!("{text}\n  torchrun's last words: {theirs}\n  ragent's last words: {ours}"))
     }
 }

@@ -109,9 +109,9 @@ fn sizes() -> Vec<Case> {
         case("nnodes as Python reads numbers", "--nnodes +1:0_1 worker.py"),
         case("workers", "--nproc-per-node 4 worker.py"),
         case("workers as Python reads numbers", "--nproc-per-node 0_2 worker.py"),
-        case("workers by processors", "--nproc-per-node cpu worker.py"),
+        case("workers by processors", "--nproc-per-node cpu worker.py").never_recorded(),
         case("workers by allowed processors", "--nproc-per-node cpu worker.py").on_one_cpu(),
-        case("workers by what there is", "--nproc-per-node auto worker.py"),
+        case("workers by what there is", "--nproc-per-node auto worker.py").never_recorded(),
         case("workers by GPUs, of which there is none", "--nproc-per-node gpu worker.py").starts_nothing().differs("exit code", REPORTED_BEFORE_START),
         case("workers by Intel GPUs, of which there is none", "--nproc-per-node xpu worker.py").starts_nothing().differs("exit code", REPORTED_BEFORE_START),
     ]

@@ -1,5 +1,5 @@
-//! Runs the same command line with the real torchrun and with ragent, with the same worker. Compares everything that is visible to the
-//! worker, its user or a surrounding program.
+//! Runs the same command line with torchrun and with ragent, with the same worker. Compares everything that is visible to the
+//! worker, its user or a surrounding program. The traces of torchrun are recorded (`record.rs`).
 //!
 //! The table is in `cases.rs`. A difference that the table does not name is a failure. So is a named difference that is not found.
 //!
@@ -11,6 +11,7 @@ mod case;
 mod cases;
 mod compat_page;
 mod launcher;
+mod record;
 mod traces;
 
 #[path = "../support/mod.rs"]
@@ -32,6 +33,7 @@ use ragent_base::sys::host::{Host, ThisHost};
 use self::{
     case::Case,
     launcher::{Process, Torchrun},
+    record::Record,
     support::pet_standby,
     traces::Traces,
 };
@@ -55,6 +57,7 @@ fn venv() -> Option<PathBuf> {
 #[test]
 fn both_worlds() {
     let Some(venv) = venv() else { return };
+    let record = Record::read(venv.clone());
     let ragent = Process { path: env!("CARGO_BIN_EXE_ragent").into() };
     let wanted = ThisHost.env("CASE").map(|word| word.to_string_lossy().into_owned());
     let is_wanted = |case: &Case| wanted.as_ref().is_none_or(|word| case.name.contains(word));
@@ -70,7 +73,7 @@ fn both_worlds() {
                 let torchrun = Torchrun::new(&venv);
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let judged = panic::catch_unwind(AssertUnwindSafe(|| {
-                        let theirs = Traces::of(case, &venv, &torchrun);
+                        let theirs = record.of(case, &torchrun)?;
                         let ours = Traces::of(case, &venv, &ragent);
                         standbys.fetch_add(ours.standbys, Ordering::Relaxed);
                         case.judge(&theirs, &ours)
@@ -85,6 +88,7 @@ fn both_worlds() {
             });
         }
     });
+    record.write();
     let mut failures = failures.into_inner().unwrap();
     failures.sort();
     let (failed, all) = (failures.len(), cases.len());
@@ -94,16 +98,16 @@ fn both_worlds() {
     assert!(!must_use || standbys > 0, "no worker was started from a standby");
 }
 
-/// A fork of a process that has imported torch leaves the same traces as the program torchrun.
+/// The program torchrun leaves the traces that are recorded. Without a record, a fork of a process that has imported torch leaves them.
 #[test]
 fn fork_is_torchrun() {
     let Some(venv) = venv() else { return };
     let program = Process { path: venv.join("bin/torchrun") };
-    let fork = Torchrun::new(&venv);
+    let (record, fork) = (Record::read(venv.clone()), Torchrun::new(&venv));
     let names = ["threads", "restarts used up", "SIGTERM", "unknown flag"];
     for case in cases::all().iter().filter(|case| names.contains(&case.name)) {
-        let [real, forked] = [Traces::of(case, &venv, &program), Traces::of(case, &venv, &fork)];
-        let found = real.differences(&forked);
+        let forked = record.of(case, &fork).unwrap();
+        let found = Traces::of(case, &venv, &program).differences(&forked);
         assert!(found.is_empty(), "{}: {found:?}", case.name);
     }
 }

@@ -9,21 +9,31 @@ use std::{
     thread,
 };
 
-use nix::{sys::stat::Mode, unistd};
-use serde_json::Value;
+use nix::{
+    sched::{CpuSet, sched_getaffinity},
+    sys::stat::{self, Mode},
+    unistd::{self, Pid},
+};
+use ragent_base::sys::host::ThisHost;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
 use super::{
+    REPOSITORY,
     case::Case,
     launcher::{Launcher, Run},
     support::{PATIENCE, Sandbox, count_standbys, free_port, pet_standby},
 };
 
+/// The facts of one worker.
+pub(crate) type Facts = Map<String, Value>;
+
 /// The traces of one launcher.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Traces {
     codes: Vec<i32>,
     /// The facts of each worker, by attempt, global and local rank.
-    workers: BTreeMap<String, Value>,
+    pub(crate) workers: BTreeMap<String, Facts>,
     /// Lines of workers on the launchers' stdout and stderr, in any order.
     stdout: BTreeSet<String>,
     stderr: BTreeSet<String>,
@@ -32,21 +42,25 @@ pub(crate) struct Traces {
     /// The signals that workers received.
     signals: BTreeMap<String, String>,
     /// The number of workers that were started from standbys, under `PET_STANDBY`.
+    #[serde(skip)]
     pub(crate) standbys: usize,
     /// The end of the launcher's stderr, for the message of a failure.
+    #[serde(skip)]
     pub(crate) stderr_tail: String,
 }
 
 const FACTS: &str = "facts";
 const LOGS: &str = "logs";
 
-/// Variables of torch that ragent sets, unless it is called by the name `torchrun`.
-const OUR_VARIABLES: [&str; 2] = ["TORCH_FR_DUMP_TEMP_FILE", "TORCH_WORKER_SERVER_SOCKET"];
+/// Variables of torch that ragent sets, unless it is called by the name `torchrun`. Torchrun does not read `PET_STANDBY`.
+const OUR_VARIABLES: [&str; 3] =
+    ["TORCH_FR_DUMP_TEMP_FILE", "TORCH_WORKER_SERVER_SOCKET", "PET_STANDBY"];
 
 impl Traces {
     /// Runs a case with `launcher`.
     pub(crate) fn of(case: &Case, venv: &Path, launcher: &impl Launcher) -> Self {
         let sandbox = Sandbox::new();
+        stat::umask(Mode::S_IWGRP | Mode::S_IWOTH);
         for folder in [FACTS, "package"] {
             fs::create_dir(sandbox.path(folder)).unwrap();
         }
@@ -104,7 +118,7 @@ impl Traces {
             running[0].signal(signal.parse().unwrap());
         }
         let codes = running.into_iter().map(|running| running.end()).collect();
-        let plain = Plain { sandbox: &sandbox, port: &port, case };
+        let plain = Plain { sandbox: &sandbox, venv, port: &port, host: ThisHost.name(), case };
         let of_workers = |text: &str| {
             // A report indents the lines of a worker that it repeats.
             let is_workers = |line: &&str| line.contains('@') && !line.starts_with(' ');
@@ -147,10 +161,10 @@ impl Traces {
         compare("workers".to_owned(), names(self), names(others));
         for (worker, facts) in &self.workers {
             let Some(other) = others.workers.get(worker) else { continue };
-            let keys: BTreeSet<&String> = keys(facts).chain(keys(other)).collect();
+            let keys: BTreeSet<&String> = facts.keys().chain(other.keys()).collect();
             for key in keys {
                 let text =
-                    |facts: &Value| facts.get(key).map_or_else(|| "-".to_owned(), Value::to_string);
+                    |facts: &Facts| facts.get(key).map_or_else(|| "-".to_owned(), Value::to_string);
                 compare(key.clone(), text(facts), text(other));
             }
         }
@@ -158,22 +172,25 @@ impl Traces {
     }
 }
 
-fn keys(facts: &Value) -> impl Iterator<Item = &String> {
-    facts.as_object().into_iter().flat_map(|object| object.keys())
-}
-
-/// Removes the parts of traces that differ between any two runs.
+/// Removes the parts of traces that differ between any two runs or machines.
 struct Plain<'a> {
     sandbox: &'a Sandbox,
+    venv: &'a Path,
     port: &'a str,
+    host: String,
     case: &'a Case,
 }
 
 impl Plain<'_> {
-    /// Replaces the folder of the run, and random names in paths.
+    /// Replaces folders, the name of the host before a colon, and random names in paths.
     fn text(&self, text: &str) -> String {
         let folder = self.sandbox.path("").display().to_string();
         let text = text.replace(folder.trim_end_matches('/'), "<folder>");
+        let text = text.replace(&self.venv.display().to_string(), "<venv>");
+        let text = text.replace(REPOSITORY, "<repository>");
+        // The Python in PATH.
+        let text = text.replace("/usr/local/bin/python", "/usr/bin/python");
+        let text = text.replace(&format!("{}:", self.host), "<host>:");
         let text = text.replace("/torchelastic_", "/ragent_");
         let words = text.split_inclusive('/').map(|part| {
             let (name, slash) = part.strip_suffix('/').map_or((part, ""), |name| (name, "/"));
@@ -187,21 +204,26 @@ impl Plain<'_> {
     }
 
     /// The facts of each worker, with one fact for each variable.
-    fn workers(&self) -> BTreeMap<String, Value> {
+    fn workers(&self) -> BTreeMap<String, Facts> {
         let mut workers = BTreeMap::new();
+        let own = sched_getaffinity(Pid::from_raw(0)).unwrap();
+        let cpus: Vec<_> = (0..CpuSet::count()).filter(|cpu| own.is_set(*cpu).unwrap()).collect();
         for name in self.sandbox.files_below(FACTS) {
             if name.starts_with("signal") {
                 continue;
             }
             let text = fs::read_to_string(self.sandbox.path(FACTS).join(&name)).unwrap();
-            let mut facts: Value = serde_json::from_str(&self.text(&text)).unwrap();
-            let environment = facts.as_object_mut().unwrap().remove("environment").unwrap();
+            let mut facts: Facts = serde_json::from_str(&self.text(&text)).unwrap();
+            let environment = facts.remove("environment").unwrap();
+            if !self.case.on_one_cpu && facts["cpus"] == json!(cpus) {
+                facts["cpus"] = "<all>".into();
+            }
             // The variables that torchrun does not have: docs/torchrun-compat.md.
             let variables = environment.as_object().unwrap().iter();
             let is_ours = |name: &str| name.starts_with("RAGENT_") || OUR_VARIABLES.contains(&name);
             for (variable, value) in variables.filter(|(name, _)| !is_ours(name)) {
                 let value = value.as_str().unwrap();
-                facts[format!("env {variable}")] = self.variable(variable, value).into();
+                facts.insert(format!("env {variable}"), self.variable(variable, value).into());
             }
             workers.insert(name, facts);
         }
@@ -216,9 +238,12 @@ impl Plain<'_> {
                 "<free>".to_owned()
             }
             "TORCHELASTIC_RUN_ID" if is_id(value) => "<random>".to_owned(),
-            // The name and the addresses of loopback count as equal, because torchrun uses a name where ragent uses an address.
+            // The name of the user is in its path.
+            "TORCHINDUCTOR_CACHE_DIR" => "<cache>".to_owned(),
+            // The names and the addresses of this host count as equal, because torchrun uses a name where ragent uses an address.
             "MASTER_ADDR" if !self.case.has_fixed_master => {
-                let is_here = ["localhost", "127.0.0.1", "::1"].contains(&value);
+                let is_here = ["localhost", "127.0.0.1", "::1"].contains(&value)
+                    || value.split('.').next() == Some(&self.host);
                 if is_here { "<here>".to_owned() } else { value.to_owned() }
             }
             _ => value.replace(self.port, "<the port>"),
