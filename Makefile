@@ -41,7 +41,8 @@ help:
 	@echo 'make test      all tests but the long ones'
 	@echo 'make test-all  the long ones: simulation at volume (test-volume), jobs with standbys (test-standbys), repeated process tests'
 	@echo 'make test-gpu  restarts of jobs that use the GPUs of this machine; skipped without one'
-	@echo 'make test-torch-versions  collectives and checkpoints with torch 2.2 to 2.9, and that 2.1 is refused; the real torchrun: 8 GB of disk'
+	@echo 'make test-torch-versions  collectives and checkpoints with torch 2.2 to 2.9, and that 2.1 is refused: 8 GB of disk'
+	@echo 'make test-torchrun        `conformance` with torchrun itself instead of its record'
 	@echo 'make test-frameworks      accelerate, lightning, transformers, deepspeed, and the recipes'
 	@echo 'make chaos     everything happens at once to jobs of five nodes, for CHAOS_SECONDS'
 	@echo 'make takeovers N=1000  lets another voter lead N times; continues where it was stopped; needs root'
@@ -126,22 +127,22 @@ mutants:
 	{ echo 'error: failed to run `cargo mutants`: it is not installed (cargo install --locked cargo-mutants)' >&2; exit 1; }
 	scripts/mutants.py --seed $(SEED) --count $(COUNT)
 
-# Versions of torch, and frameworks, that are tested in addition to those of `make test`. For 2.15, which is in .venv, `make test` uses a
-# record of torchrun. Here torchrun itself runs.
-TORCH_VERSIONS ?= 2.1 2.2 2.4 2.6 2.9 2.15
+# Versions of torch, and frameworks, that are tested in addition to those of `make test`.
+TORCH_VERSIONS ?= 2.1 2.2 2.4 2.6 2.9
 FRAMEWORKS ?= accelerate lightning transformers deepspeed
 
 # An environment takes gigabytes: each is removed before the next is created. Torch 2.1 is refused, so it saves nothing in memory.
-test-torch-versions: $(if $(filter 2.15,$(TORCH_VERSIONS)),test-torchrun)
-	for version in $(filter-out 2.15,$(TORCH_VERSIONS)); do \
+test-torch-versions:
+	for version in $(TORCH_VERSIONS); do \
 		scripts/setup-venv.sh torch-$$version && \
 		TORCH_VERSIONS=$$version $(CARGO) test --workspace --locked --test torch -- older_torch && \
 		{ [ $$version = 2.1 ] || .venvs/torch-$$version/bin/python -m pytest tests/python/test_memory*.py; } && \
 		rm -rf .venvs/torch-$$version || exit 1; \
 	done
 
+# `make test` uses a record of torchrun. Here torchrun itself runs.
 test-torchrun: venv
-	RECORD=0 $(CARGO) test --workspace --locked --test conformance -- both_worlds fork_is_torchrun
+	RECORD=0 $(CARGO) test --workspace --locked --test conformance -- both_worlds torchrun_is_as_recorded
 
 test-frameworks: venv
 	scripts/setup-venv.sh frameworks

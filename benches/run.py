@@ -4,7 +4,7 @@
     .venv/bin/python benches/run.py --ragent target/release/ragent [--quick] [--only FIGURE ...]
 
 Needs `cargo build --release -p ragent -p ragent-benches` and a Python with torch; everything runs
-on loopback. docs/performance.md explains how each figure is measured. A full run takes 28 minutes,
+on loopback. docs/performance.md explains how most figures are measured. A full run takes 28 minutes,
 a quick one eight; the longest are `standby` and `notice`.
 """
 

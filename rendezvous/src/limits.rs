@@ -117,7 +117,7 @@ pub(crate) const EARLY_FREE_ROUNDS_MAX: u32 = 100;
 pub(crate) const FREE_ROUNDS_MAX: u32 = 1_000;
 
 /// The most machines whose tallies are kept across a restart of the coordinator, those with the
-/// most losses first. A state file easily holds as many.
+/// most suspicions and losses first. A state file easily holds as many.
 pub const HOST_TALLIES_MAX: usize = 64;
 
 /// The longest spacing of voluntary rounds. A node that joins waits no longer for one.

@@ -521,12 +521,12 @@ impl Roster {
         self.departed_tallies.restore(now, counted);
     }
 
-    /// Returns the tallies of machines for the next coordinator, those with the most losses first.
+    /// Returns the tallies of machines for the next coordinator, those with the most suspicions and losses first.
     pub(crate) fn host_tallies(&self, now: Instant) -> Vec<HostTally> {
         let here = self.nodes.values().filter(|node| !node.tally.is_clean());
         let here = here.filter_map(|node| node.tally.to_host(now, &node.description));
         let mut tallies: Vec<HostTally> = here.chain(self.departed_tallies.to_hosts(now)).collect();
-        tallies.sort_by_key(|tally| Reverse((tally.early_losses, tally.strikes)));
+        tallies.sort_by_key(|tally| Reverse((tally.suspicions, tally.early_losses, tally.strikes)));
         tallies.truncate(HOST_TALLIES_MAX);
         tallies
     }

@@ -116,8 +116,28 @@ impl Case {
     pub(crate) fn input(&self) -> Value {
         let scripts = concat!(include_str!("worker.py"), include_str!("recorded.py"));
         let hash = format!("{:x}", Sha256::digest(scripts));
-        let Self { nodes, environment, stdin, ignored, signals, waiting, on_one_cpu, .. } = self;
-        json!([nodes, environment, stdin, ignored, signals, waiting, on_one_cpu, hash[..8]])
+        let Self {
+            nodes,
+            environment,
+            stdin,
+            ignored,
+            signals,
+            waiting,
+            has_fixed_master,
+            on_one_cpu,
+            ..
+        } = self;
+        json!([
+            nodes,
+            environment,
+            stdin,
+            ignored,
+            signals,
+            waiting,
+            has_fixed_master,
+            on_one_cpu,
+            hash[..8]
+        ])
     }
 
     /// Compares the traces of the two launchers, aspect by aspect.
@@ -143,7 +163,8 @@ impl Case {
             return Ok(());
         }
         let (theirs, ours) = (&theirs.stderr_tail, &ours.stderr_tail);
-        let theirs = if theirs.is_empty() { "none, or RECORD=0 shows them" } else { theirs };
+        let theirs =
+            if theirs.is_empty() { "(not recorded; `RECORD=0` runs torchrun)" } else { theirs };
         Err(format!("{text}\n  torchrun's last words: {theirs}\n  ragent's last words: {ours}"))
     }
 }

@@ -1,7 +1,7 @@
 //! Keeps torchrun's traces in a file for each version of torch, because torchrun imports torch, which takes seconds.
 //!
 //! - By default the traces come from the file for the version of torch in `.venv`. If there is no such file, torchrun runs.
-//! - With `RECORD=0`, torchrun runs, and the file has no effect. `make test-torch-versions` uses this.
+//! - With `RECORD=0`, torchrun runs, and the file has no effect. `make test-torchrun` uses this.
 //! - With `RECORD=1`, torchrun runs, and its traces are written to the file. With `CASE=word`, the traces of other cases stay.
 
 use std::{collections::BTreeMap, fs, path::PathBuf, process::Command, sync::Mutex};
@@ -25,6 +25,7 @@ pub(crate) struct Record {
     venv: PathBuf,
     path: String,
     is_used: bool,
+    is_written: bool,
     entries: Mutex<Entries>,
 }
 
@@ -33,17 +34,23 @@ impl Record {
     pub(crate) fn read(venv: PathBuf) -> Self {
         let script = "from importlib.metadata import version; print(version('torch'))";
         let version = Command::new(venv.join("bin/python")).args(["-c", script]).output().unwrap();
+        assert!(version.status.success(), "{version:?}");
         let version = String::from_utf8(version.stdout).unwrap();
         let minor = version.split('.').take(2).collect::<Vec<_>>().join(".");
         let path = format!("{REPOSITORY}/tests/conformance/recorded/torch-{minor}.json");
         let text = fs::read_to_string(&path);
-        let is_used = text.is_ok() && ThisHost.env("RECORD").is_none();
+        let (is_used, is_written) = match ThisHost.env("RECORD").as_deref() {
+            None => (text.is_ok(), false),
+            Some(value) if value == "0" => (false, false),
+            Some(value) if value == "1" => (false, true),
+            Some(value) => panic!("RECORD is 0, 1, or not set, and not {}", value.display()),
+        };
         let mut entries: Entries = serde_json::from_str(text.as_deref().unwrap_or("{}")).unwrap();
         convert(&mut entries, |full, changes| {
             let facts: Facts = full.clone().into_iter().chain(changes.clone()).collect();
             facts.into_iter().filter(|(_, value)| !value.is_null()).collect()
         });
-        Self { venv, path, is_used, entries: Mutex::new(entries) }
+        Self { venv, path, is_used, is_written, entries: Mutex::new(entries) }
     }
 
     /// Returns torchrun's traces of a case. `launcher` starts torchrun.
@@ -63,14 +70,14 @@ impl Record {
 
     /// Writes the file under `RECORD=1`: one line for each case, in the order of their names.
     pub(crate) fn write(self) {
-        if ThisHost.env("RECORD").is_none_or(|value| value != "1") {
+        if !self.is_written {
             return;
         }
         let mut entries = self.entries.into_inner().unwrap();
         let mut recorded = cases::all();
         recorded.retain(|case| !case.is_never_recorded);
         entries.retain(|name, _| recorded.iter().any(|case| case.name == name));
-        // A fact that only the full worker has is null.
+        // A null stands for a fact that the worker of "plain" has and this one does not.
         convert(&mut entries, |full, facts| {
             let keys = full.keys().chain(facts.keys());
             let keys = keys.filter(|key| full.get(*key) != facts.get(*key));
@@ -82,8 +89,8 @@ impl Record {
     }
 }
 
-/// Converts the facts of all workers but that of the case "plain", which the file has in full. Of the others, it has only the facts that
-/// differ. `of` gets the full facts and those of the worker.
+/// Replaces the facts of each worker except that of the case "plain" by `of(facts of "plain", its facts)`. The file has only differences from
+/// "plain".
 fn convert(entries: &mut Entries, of: impl Fn(&Facts, &Facts) -> Facts) {
     let full = entries.get("plain").and_then(|(_, traces)| traces.workers.values().next());
     let full = full.cloned().unwrap_or_default();

@@ -11,7 +11,7 @@ use std::{
 
 use nix::{
     sched::{CpuSet, sched_getaffinity},
-    sys::stat::{self, Mode},
+    sys::stat::Mode,
     unistd::{self, Pid},
 };
 use ragent_base::sys::host::ThisHost;
@@ -52,7 +52,8 @@ pub(crate) struct Traces {
 const FACTS: &str = "facts";
 const LOGS: &str = "logs";
 
-/// Variables of torch that ragent sets, unless it is called by the name `torchrun`. Torchrun does not read `PET_STANDBY`.
+/// Variables of torch that ragent sets, unless it is called by the name `torchrun`. The test itself sets
+/// `PET_STANDBY`, and torchrun's traces were recorded without it.
 const OUR_VARIABLES: [&str; 3] =
     ["TORCH_FR_DUMP_TEMP_FILE", "TORCH_WORKER_SERVER_SOCKET", "PET_STANDBY"];
 
@@ -60,7 +61,6 @@ impl Traces {
     /// Runs a case with `launcher`.
     pub(crate) fn of(case: &Case, venv: &Path, launcher: &impl Launcher) -> Self {
         let sandbox = Sandbox::new();
-        stat::umask(Mode::S_IWGRP | Mode::S_IWOTH);
         for folder in [FACTS, "package"] {
             fs::create_dir(sandbox.path(folder)).unwrap();
         }
@@ -188,7 +188,7 @@ impl Plain<'_> {
         let text = text.replace(folder.trim_end_matches('/'), "<folder>");
         let text = text.replace(&self.venv.display().to_string(), "<venv>");
         let text = text.replace(REPOSITORY, "<repository>");
-        // The Python in PATH.
+        // Machines have the Python of PATH in one of these two folders.
         let text = text.replace("/usr/local/bin/python", "/usr/bin/python");
         let text = text.replace(&format!("{}:", self.host), "<host>:");
         let text = text.replace("/torchelastic_", "/ragent_");
@@ -238,12 +238,12 @@ impl Plain<'_> {
                 "<free>".to_owned()
             }
             "TORCHELASTIC_RUN_ID" if is_id(value) => "<random>".to_owned(),
-            // The name of the user is in its path.
+            // Contains the name of the user.
             "TORCHINDUCTOR_CACHE_DIR" => "<cache>".to_owned(),
             // The names and the addresses of this host count as equal, because torchrun uses a name where ragent uses an address.
             "MASTER_ADDR" if !self.case.has_fixed_master => {
                 let is_here = ["localhost", "127.0.0.1", "::1"].contains(&value)
-                    || value.split('.').next() == Some(&self.host);
+                    || value.split('.').next() == self.host.split('.').next();
                 if is_here { "<here>".to_owned() } else { value.to_owned() }
             }
             _ => value.replace(self.port, "<the port>"),

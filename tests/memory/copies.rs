@@ -117,9 +117,8 @@ fn spare_fetches_the_part() {
     }
 }
 
-/// A worker fails, and its node stays because no spare is ready. A spare registers. The worker fails before it loads the step in memory,
-/// and so does the next one on the spare, which has the place now. The step is not struck off, because neither has received it. After
-/// a later step, another spare takes the place at the first failure.
+/// A spare that is ready takes the place of a node whose worker fails, also with a step in memory. Failures before a worker has loaded the
+/// step do not strike it off.
 #[test]
 fn spare_takes_the_place_of_a_failed_node() {
     if !may_make_networks() {
@@ -133,17 +132,15 @@ fn spare_takes_the_place_of_a_failed_node() {
     let mut agents = by_rank(start(&job, 2, Some(host)));
     give(&orders, "save(10)");
     wait_until_whole(&mut agents, &orders, 10);
-    fail_second(&mut agents, 1);
-    let spare = spare(&job, 3);
-    let _first = replace_second(&mut agents, spare, 2);
-    fail_second(&mut agents, 3);
+    kill_worker_of_second(&mut agents, 1);
+    let _first = kill_and_replace_second(&mut agents, start_spare(&job, 3), 2);
+    kill_worker_of_second(&mut agents, 3);
     give(&orders, "load(); save(20)");
     for (rank, agent) in (0..).zip(&mut agents) {
         assert_loaded(agent, 10, &[rank]);
     }
     wait_until_whole(&mut agents, &orders, 20);
-    let spare = self::spare(&job, 4);
-    let _second = replace_second(&mut agents, spare, 4);
+    let _second = kill_and_replace_second(&mut agents, start_spare(&job, 4), 4);
     give(&orders, "load()");
     for (rank, agent) in (0..).zip(&mut agents) {
         assert_loaded(agent, 20, &[rank]);
@@ -151,20 +148,20 @@ fn spare_takes_the_place_of_a_failed_node() {
 }
 
 /// Kills the worker of the second node, and waits for the workers of the next round, which are on the same nodes.
-fn fail_second(agents: &mut [Program], restart: u32) {
+fn kill_worker_of_second(agents: &mut [Program], restart: u32) {
     kill(children(keeper_of(agents[1].pid()))[0], Signal::SIGKILL);
     agents.iter_mut().for_each(|agent| drop(agent.prints(&format!("restart={restart}"))));
 }
 
 /// Starts a node that gets no place yet.
-fn spare(job: &Job<'_>, node: u32) -> Program {
+fn start_spare(job: &Job<'_>, node: u32) -> Program {
     let mut spare = job.agent(node).start();
     spare.logs("this node is a spare");
     spare
 }
 
 /// Kills the worker of the second node, and waits until the spare has its place. Returns the second node, which is a spare now.
-fn replace_second(agents: &mut [Program], spare: Program, restart: u32) -> Program {
+fn kill_and_replace_second(agents: &mut [Program], spare: Program, restart: u32) -> Program {
     let mut failed = std::mem::replace(&mut agents[1], spare);
     kill(children(keeper_of(failed.pid()))[0], Signal::SIGKILL);
     failed.logs("this node is a spare");

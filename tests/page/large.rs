@@ -69,7 +69,7 @@ fn real_parts(sandbox: &Sandbox) -> (Vec<u8>, String) {
 
 /// The page reads and draws 10,000 nodes in less than a second of processor time. Keys select one of them, and find one by its host.
 #[test]
-#[expect(clippy::print_stderr, reason = "docs/performance.md names this figure")]
+#[expect(clippy::print_stderr, reason = "shows the time with `--nocapture`")]
 fn ten_thousand_nodes_are_drawn() {
     if !has_browser() {
         return;

@@ -33,7 +33,7 @@ impl Pair {
 /// A worker is killed, three times. The page shows each of these failures and the next round. It reports no error, and sends no request to
 /// another server.
 #[test]
-#[expect(clippy::print_stderr, reason = "docs/performance.md names this figure")]
+#[expect(clippy::print_stderr, reason = "shows the time with `--nocapture`")]
 fn killed_worker_is_shown() {
     if !has_browser() {
         return;

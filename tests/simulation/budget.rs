@@ -1,13 +1,14 @@
-//! Tests jobs whose workers fail, train for ten minutes or almost, and fail again.
+//! Tests jobs whose workers fail, train for about ten minutes, and fail again.
 
 use ragent_tests::world::{Bug, NoticeTotals, World};
 
 use crate::{assert_noticed, assert_rules_hold, run};
 
-/// The number of seeds of a default run. Each world lasts for more than ten minutes.
+/// The number of seeds of a default run. A world simulates about ten minutes.
 const SEEDS: u64 = 40;
 
-/// Only progress forgives failures, and the job ends when its budget is spent. A node in the place of a failed one is no new node.
+/// Only progress forgives failures, and the job ends when its budget is spent. A failure of a node in the place of
+/// a failed one counts.
 #[test]
 fn budget_rules_hold_in_every_world() {
     assert_rules_hold(World::with_budget, "BUDGET_SEEDS", SEEDS, "budget_rules");

@@ -98,8 +98,8 @@ fn failed_checks_are_named() {
     }
 }
 
-/// A check that the agent itself has killed, because its keeper was lost, says nothing about the machine. Its verdict may be known before
-/// the loss: then a first round ends before its worker is started.
+/// A check that is killed because the keeper was lost says nothing about the machine. The agent may notice the end of the check before that
+/// of the keeper. Then it starts a round that fails at once, which uses one restart.
 #[test]
 fn lost_keeper_is_no_matter_of_the_machine() {
     let sandbox = Sandbox::new();

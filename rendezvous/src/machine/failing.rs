@@ -400,7 +400,8 @@ const SAME_TIME: Duration = Duration::from_secs(1);
 /// Returns the node that has probably caused a failure: the first to fail. Of those that failed within [`SAME_TIME`] after it, one with
 /// a report of its hardware comes first, and then one whose worker was killed by a signal that no library sends.
 ///
-/// `None` if several nodes have aborted: a time-out of NCCL aborts all ranks but the one that is missing.
+/// `None` if several nodes have aborted: a time-out of NCCL aborts all ranks but the one that is missing. `None` also after a hang, because
+/// ragent has chosen the worker that was killed.
 fn suspect(failures: &[(NodeId, (Instant, WorkerFailure))]) -> Option<&NodeId> {
     let (_, (first, _)) = failures.first()?;
     let near = || {
@@ -414,6 +415,7 @@ fn suspect(failures: &[(NodeId, (Instant, WorkerFailure))]) -> Option<&NodeId> {
         None if near().filter(|(_, (_, failure))| is_signaled(failure, &[SIGABRT])).count() > 1 => {
             return None;
         }
+        None if matches!(failures.first()?.1.1.end, WorkerEnd::Hung(_)) => return None,
         None => failures.first()?,
     };
     Some(id)

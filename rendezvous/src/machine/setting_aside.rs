@@ -104,7 +104,7 @@ impl Rendezvous {
             .map(|(id, unfit)| (id, self.valve.has(now, id, &unfit.kind), unfit))
             .map(|(id, is_known, unfit)| (id, unfit, is_known))
             .collect();
-        // Those that are counted already stay aside, then the worst come first.
+        // Nodes that the valve counts already stay aside. Then come the worst, and of equal ones those without a place.
         nodes.sort_by_key(|(id, unfit, is_known)| {
             let was_aside = node(id).is_some_and(|node| node.is_aside);
             (Reverse(*is_known), Reverse(unfit.class), Reverse(was_aside))

@@ -4,8 +4,8 @@
 //!    reason: for example, the ranks save because of a notice.
 //! 2. It ends with the next sign of progress, or with the round.
 //!
-//! The workers are looked at when it begins (`looking.rs`). A stall changes nothing else, except with `--hang-timeout
-//! auto` (`hanging.rs`). It is shown, and people decide.
+//! The workers are looked at when it begins (`looking.rs`). It is shown, and people decide. A stall changes two
+//! more things: `--hang-timeout auto` (`hanging.rs`), and who is suspected if the round fails (`failing.rs`).
 
 use std::time::Instant;
 

@@ -14,7 +14,7 @@
 //!   with them, and those that had not received it strike none.
 //! - ac: after memory was off in a round, no checkpoint of it or of an earlier one is loaded. No content crosses the network without a secret.
 //! - ad: no round ends because a checkpoint cannot be used, unless a fault of the world explains it.
-//! - aq: a spare takes the place of a failed node only if others reach it, and it has room for all that this node keeps.
+//! - aq: a spare takes the place of a failed node only if it has room for all that this node keeps. Without a secret it has none.
 //!
 //! These worlds have random numbers of their own, so that the other worlds of a seed stay the same.
 

@@ -682,7 +682,7 @@ impl World {
         }
     }
 
-    /// Checks rules p, s, and u for an event of a coordinator.
+    /// Checks rules p, s, u, ao and ap for an event of a coordinator.
     pub(super) fn check_event(&mut self, id: &NodeId, event: &JournalEvent) {
         self.check_budget(id, event);
         let is_told = matches!(

@@ -19,7 +19,7 @@ pub(crate) const FORK_INTERVAL: Duration = Duration::from_millis(100);
 /// Descriptors that are sent with one order to start a worker: three, and at most ten for each of two streams.
 pub(crate) const SPAWN_FDS: usize = 32;
 /// Total time that a keeper waits for consoles that accept no output. On an overloaded machine their readers may get no CPU for a second.
-/// The other nodes know by then that this one has ended.
+/// The death notice is sent before, so no other node waits for this.
 pub(crate) const SPILLED_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time that a keeper tries to deliver its death notice: less than the lease, which proves the same.
 pub(crate) const DEATH_NOTICE_TIMEOUT: Duration = Duration::from_millis(500);

@@ -280,7 +280,11 @@ fn is_stage(entry: &JournalEntry, end: &JournalEntry) -> bool {
     match entry.kind.as_str() {
         "workers_started" | "first_progress" | "round_admitted" | "round_stopped"
         | "restart_cost" | "job_closed" => is_effect,
-        "failure_charged" | "failure_not_charged" | "node_quarantined" | "node_lost" => true,
+        "failure_charged"
+        | "failure_not_charged"
+        | "node_quarantined"
+        | "node_replaced"
+        | "node_lost" => true,
         _ => false,
     }
 }

@@ -147,7 +147,7 @@ fn look_at_a_stall_finds_the_suspect() {
 }
 
 /// Of failures within a second, a report of the hardware counts most, and then a signal that no library sends. If several nodes abort,
-/// the cause may be on another one.
+/// or ragent has killed a worker that hung, the cause may be on another one.
 #[test]
 fn suspect_is_the_probable_cause() {
     let [exit, abort, crash] =
@@ -160,7 +160,8 @@ fn suspect_is_the_probable_cause() {
         (vec![ended("a", exit.clone()), ended("b", crash.clone())], Some("b")),
         (vec![ended("a", abort.clone()), ended("b", crash.clone()), broken], Some("c")),
         (vec![ended("a", abort.clone()), ended("b", abort.clone())], None),
-        (vec![ended("a", abort.clone()), ended("b", exit)], Some("a")),
+        (vec![ended("a", abort.clone()), ended("b", exit.clone())], Some("a")),
+        (vec![ended("a", WorkerEnd::Hung(SECOND)), ended("b", exit)], None),
         (vec![earlier, ended("b", crash)], Some("a")),
     ] {
         let mut t = Fixture::new(3, 3);

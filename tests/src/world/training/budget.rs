@@ -1,4 +1,4 @@
-//! Simulates workers that fail, train for ten minutes or almost, and fail again. There is a spare. Its rules:
+//! Simulates workers that fail, train for about ten minutes, and fail again. There is a spare. Its rules:
 //!
 //! - ao: the failures since the last progress count. The job ends at the first one after `--max-restarts` of them, and never before.
 //!   Progress is a round of ten minutes, with a step that all ranks have saved and that is higher than at the last charge.
@@ -33,8 +33,10 @@ pub(super) struct Budget {
     term: Term,
     /// The charged rounds, with the newest step that all ranks had saved then.
     charged: BTreeMap<Round, u64>,
-    /// The last round that is forgiven, and the round with the progress.
-    forgiven: (Round, Round),
+    /// The last round whose failure is forgiven.
+    forgiven_through: Round,
+    /// The round whose progress has forgiven it.
+    progress: Round,
     /// True if the world cannot know what is forgiven.
     is_unknown: bool,
     /// The newest round, its start, and its members; `None` after a takeover.
@@ -47,14 +49,15 @@ pub(super) struct Budget {
     swapped: Option<NodeId>,
 }
 
-/// The time after which a round forgives failures, and the error with which the world measures it.
+/// The time after which a round forgives failures.
 const QUIET_TIME: Duration = Duration::from_secs(600);
+/// The error with which the world measures the length of a round.
 const ERROR: Duration = Duration::from_secs(12);
 
 impl Budget {
     /// Returns the number of failures that count.
     fn counted(&self) -> u32 {
-        let counted = self.charged.keys().filter(|round| **round > self.forgiven.0).count();
+        let counted = self.charged.keys().filter(|round| **round > self.forgiven_through).count();
         u32::try_from(counted).unwrap_or(u32::MAX)
     }
 
@@ -78,13 +81,14 @@ impl Budget {
             return false;
         }
         let is_certain = ran > QUIET_TIME + ERROR && saved >= before + 2 * INTERVAL;
-        (self.forgiven, self.is_unknown) = ((*last, round), self.is_unknown || !is_certain);
+        (self.forgiven_through, self.progress) = (*last, round);
+        self.is_unknown |= !is_certain;
         is_certain
     }
 }
 
 impl World {
-    /// Creates a world whose workers fail, train for ten minutes or almost, and fail again.
+    /// Creates a world whose workers fail, train for about ten minutes, and fail again.
     pub fn with_budget(seed: u64, bug: Bug) -> Self {
         let mut world = Self::new(seed, bug);
         world.train(seed);
@@ -107,6 +111,7 @@ impl World {
         for host in 0..self.hosts.len() {
             self.schedule(random.millis(0, 400), Event::Start(host));
         }
+        // Too early for progress, or late enough.
         let again = random.pick(&[520_000, 730_000, 730_000]).unwrap_or(730_000);
         for _ in 0..random.between(1, restarts) {
             self.schedule(random.millis(12_000, 35_000), Event::Fault(Fault::WorkerFails));
@@ -128,7 +133,7 @@ impl World {
         }
     }
 
-    /// Returns true if all nodes have as many workers, so that a spare may take any place.
+    /// Returns true if all nodes have the same number of workers, so that a spare may take any place.
     pub(in crate::world) fn has_equal_nodes(&self) -> bool {
         let has_budget = self.training.as_ref().is_some_and(|training| training.budget.is_some());
         has_budget || self.health.is_some()
@@ -143,8 +148,9 @@ impl World {
         }
         (budget.term, budget.newest, budget.failed) = (term, None, None);
         budget.charged.retain(|round, _| *round <= state.charged_through);
-        let (_, progress) = budget.forgiven;
-        budget.is_unknown |= state.charged_through < progress && state.round <= progress;
+        // The coordinator may not know that the round had progress.
+        budget.is_unknown |=
+            state.charged_through < budget.progress && state.round <= budget.progress;
     }
 
     /// Checks rules ao and ap for an event of a coordinator.
