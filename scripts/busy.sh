@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a command beside N busy loops. Tests that depend on the speed of the machine fail then.
+# Runs a command beside N busy loops, to find tests that depend on the speed of the machine.
 #
 # Usage: scripts/busy.sh N COMMAND [ARGUMENT...]      scripts/busy.sh 4 make test
 set -euo pipefail

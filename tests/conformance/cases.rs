@@ -112,8 +112,8 @@ fn sizes() -> Vec<Case> {
         case("workers by processors", "--nproc-per-node cpu worker.py").never_recorded(),
         case("workers by allowed processors", "--nproc-per-node cpu worker.py").on_one_cpu(),
         case("workers by what there is", "--nproc-per-node auto worker.py").never_recorded(),
-        case("workers by GPUs, of which there is none", "--nproc-per-node gpu worker.py").starts_nothing().differs("exit code", REPORTED_BEFORE_START),
-        case("workers by Intel GPUs, of which there is none", "--nproc-per-node xpu worker.py").starts_nothing().differs("exit code", REPORTED_BEFORE_START),
+        case("workers by GPUs on a machine without them", "--nproc-per-node gpu worker.py").starts_nothing().differs("exit code", REPORTED_BEFORE_START),
+        case("workers by Intel GPUs on a machine without them", "--nproc-per-node xpu worker.py").starts_nothing().differs("exit code", REPORTED_BEFORE_START),
     ]
 }
 

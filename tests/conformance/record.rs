@@ -89,8 +89,8 @@ impl Record {
     }
 }
 
-/// Replaces the facts of each worker except that of the case "plain" by `of(facts of "plain", its facts)`. The file has only differences from
-/// "plain".
+/// Converts the facts of workers between memory, where they are complete, and the file, which has only the differences from the worker of the
+/// case "plain". `of` gets the facts of that worker and those of another one, and returns the new facts of the other one.
 fn convert(entries: &mut Entries, of: impl Fn(&Facts, &Facts) -> Facts) {
     let full = entries.get("plain").and_then(|(_, traces)| traces.workers.values().next());
     let full = full.cloned().unwrap_or_default();
