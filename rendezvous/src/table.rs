@@ -39,6 +39,8 @@ pub(crate) struct MemberRanks {
 pub(crate) struct Past {
     /// The number of failures charged.
     pub(crate) restart_count: u32,
+    /// The number of these that progress has forgiven.
+    pub(crate) restarts_forgiven: u32,
     /// The last round charged.
     pub(crate) charged_through: Round,
     /// The number of rounds since the last one that reached a new step.
@@ -124,6 +126,7 @@ impl Table {
             first_role_rank: ranks.first_role_rank,
             role_world_size: self.role_world_sizes.get(&ranks.node.role).copied().unwrap_or(0),
             restart_count: self.past.restart_count,
+            restarts_forgiven: self.past.restarts_forgiven,
             charged_through: self.past.charged_through,
             rounds_without_progress: self.past.rounds_without_progress,
             saved_step: self.past.saved_step,
@@ -194,6 +197,7 @@ mod tests {
     fn table(members: Vec<NodeDescription>) -> Table {
         let past = Past {
             restart_count: 2,
+            restarts_forgiven: 0,
             charged_through: Round(4),
             rounds_without_progress: 0,
             saved_step: None,

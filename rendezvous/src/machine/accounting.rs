@@ -17,9 +17,10 @@ impl Rendezvous {
         is_running.then(|| after(self.journal.stored, ACCOUNT_INTERVAL))
     }
 
-    /// Stores the account, if it is due.
+    /// Stores the account, if it is due, and what progress has forgiven until then.
     pub(super) fn store_account(&mut self, now: Instant) {
         if self.account_due().is_some_and(|due| due <= now) {
+            self.forgive_charges(now);
             self.remember();
         }
     }

@@ -262,7 +262,7 @@ impl Rendezvous {
         shared.max_restarts.saturating_sub(counted)
     }
 
-    /// Forgives the charged failures at the end of a round that has run for [`QUIET_TIME`], if the job has since saved a later step.
+    /// Forgives the charged failures once a round has run for [`QUIET_TIME`], if the job has since saved a later step.
     pub(super) fn forgive_charges(&mut self, now: Instant) {
         let started = self.phase.group().and_then(|group| group.started);
         let is_long = started.is_some_and(|started| after(started, QUIET_TIME) <= now);

@@ -407,6 +407,7 @@ impl Rendezvous {
         let members = nodes.iter().map(|node| Arc::clone(&node.description)).collect();
         let past = Past {
             restart_count: self.job_state.restarts_used,
+            restarts_forgiven: self.job_state.training.restarts_forgiven,
             charged_through: self.job_state.charged_through,
             rounds_without_progress: self.job_state.training.rounds_without_progress,
             saved_step: self.job_state.training.saved_step,

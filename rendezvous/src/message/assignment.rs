@@ -70,6 +70,8 @@ pub struct Admission {
     pub role_world_size: u32,
     /// `TORCHELASTIC_RESTART_COUNT`: failures charged so far, the same on every node.
     pub restart_count: u32,
+    /// The number of these that progress has forgiven.
+    pub restarts_forgiven: u32,
     /// The last round that was charged.
     pub charged_through: Round,
     /// `MASTER_ADDR`: the address of group rank 0.

@@ -141,11 +141,16 @@ impl World {
 
     /// Forgets what the next coordinator of a job does not know.
     pub(in crate::world) fn begin_budget(&mut self, term: Term, state: &JobState) {
+        let now = self.now;
         let Some(training) = &mut self.training else { return };
         let Some(budget) = &mut training.budget else { return };
         if state.round == Round(0) {
             **budget = Budget::default();
         }
+        // The coordinator before looked once a minute.
+        budget.is_unknown |= budget.newest.as_ref().is_some_and(|(_, began, _)| {
+            now.saturating_duration_since(*began) + ERROR > QUIET_TIME
+        });
         (budget.term, budget.newest, budget.failed) = (term, None, None);
         budget.charged.retain(|round, _| *round <= state.charged_through);
         // The coordinator may not know that the round had progress.

@@ -157,11 +157,9 @@ impl RoundLines {
             line.push_str(&format!(", step {} from memory", grouped(plan.checkpoint.step)));
         }
         if is_charged {
-            line.push_str(&format!(", restart {}", admission.restart_count));
-            // Progress may have forgiven some.
-            if admission.restart_count <= self.max_restarts {
-                line.push_str(&format!(" of {}", self.max_restarts));
-            }
+            // Those since the last progress.
+            let restart = admission.restart_count.saturating_sub(admission.restarts_forgiven);
+            line.push_str(&format!(", restart {restart} of {}", self.max_restarts));
         }
         let charge = if is_free { "; not charged" } else { "" };
         let reason = reason.map(|reason| format!("{reason}{charge}"));
@@ -267,7 +265,8 @@ mod tests {
             first.replace("round 1", "round 2")
         );
         assert_eq!(lines.line(&admitted(2, 3, 1, 1)), Some(next));
-        let News::Admitted(mut admission) = admitted(2, 3, 1, 2) else { unreachable!() };
+        let News::Admitted(mut admission) = admitted(2, 3, 1, 9) else { unreachable!() };
+        admission.restarts_forgiven = 7;
         let [host, by] = ["node-b", "node-c"].map(str::to_owned);
         admission.replaced = Some(Replaced { host, by });
         lines.line(&restarting());
