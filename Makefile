@@ -99,11 +99,12 @@ test-volume: venv packages
 	$(CARGO) test --workspace --locked --test abuse -- --ignored --test-threads 2
 	KILLS=$(KILLS) $(CARGO) test --workspace --locked --test memory -- kills_in_saves
 	TAKEOVERS=$(TAKEOVERS) $(CARGO) test --workspace --locked --test partition -- --ignored --nocapture takeovers::
-	scripts/run-tests.py 'PET_STANDBY=1 torch --skip stalls:: --skip survival::' 'PET_STANDBY=1 conformance both_worlds'
+	$(CARGO) test --workspace --locked --test torch -- --ignored
+	scripts/run-tests.py 'PET_STANDBY=1 torch --include-ignored --skip stalls:: --skip survival::' 'PET_STANDBY=1 conformance both_worlds'
 
 # Process tests whose workers are started from standbys. Those of them that take longest are in `make test-volume`.
 test-standbys: venv packages
-	scripts/run-tests.py 'PET_STANDBY=1 torch survival:: standbys::' 'WORKER=python chaos no_fault' \
+	scripts/run-tests.py 'PET_STANDBY=1 torch --include-ignored survival:: standbys::' 'WORKER=python chaos no_fault' \
 		'WORKER=python single_node orphans:: stopping::' \
 		'WORKER=python multi_node failure:: leaving:: loss:: members::' 'WORKER=python partition'
 

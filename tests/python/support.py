@@ -24,6 +24,41 @@ DEADLINE = 300
 OTHER_USER = 12002
 
 
+# The begin of a script of several ranks, whose arguments are their sockets. They are forked after torch was imported, which takes seconds. A
+# process that was forked after ragent was imported would have no memory.
+BEGIN_OF_RANKS = """
+import contextlib, copy, os, random, sys, warnings
+with contextlib.suppress(ImportError):
+    # Its random numbers are saved if it was imported.
+    import numpy
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.device_mesh import init_device_mesh
+try:
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+except ImportError:
+    from torch.distributed._tensor import DTensor, Replicate, Shard, distribute_tensor
+try:
+    from torch.distributed.fsdp import fully_shard
+except ImportError:
+    fully_shard = None
+sockets = sys.argv[1:]
+ranks, children = len(sockets), []
+for rank, socket in enumerate(sockets):
+    children.append(os.fork())
+    if children[-1] == 0:
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), RAGENT_MEMORY_SOCKET=socket)
+        break
+else:
+    sys.exit(sum(os.waitpid(child, 0)[1] != 0 for child in children))
+
+import ragent.checkpoint as memory
+warnings.simplefilter("error", RuntimeWarning)
+dist.init_process_group("gloo")
+"""
+
 # The end of a script of several ranks. A thread of gloo may abort a process that ends in the usual way on a busy machine.
 END_OF_RANK = """
 dist.barrier()

@@ -3,35 +3,17 @@
 import contextlib
 
 import pytest
-from support import END_OF_RANK, AgentOfMemory, free_port, needs
+from support import BEGIN_OF_RANKS, END_OF_RANK, AgentOfMemory, free_port, needs
 
 pytestmark = pytest.mark.usefixtures("needs_torch")
 
 RANKS = 2
 
-# What each script begins with.
+# What each script begins with, after the begin of all ranks.
 BEGIN = """
-import copy, os, random, sys, warnings
-import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.api import CheckpointException
-import ragent.checkpoint as memory
-from torch.distributed.device_mesh import init_device_mesh
-try:
-    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-except ImportError:
-    from torch.distributed._tensor import DTensor, Replicate, Shard, distribute_tensor
-try:
-    from torch.distributed.fsdp import fully_shard
-except ImportError:
-    fully_shard = None
 if torch.__version__.startswith("2.6."):
     # It runs on GPUs only.
     fully_shard = None
-warnings.simplefilter("error", RuntimeWarning)
-dist.init_process_group("gloo")
-rank = dist.get_rank()
 mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
 
 def local(value):
@@ -75,22 +57,14 @@ def ranks(sandbox, tmp_path):
     with contextlib.ExitStack() as stack:
 
         def run(text):
-            text = BEGIN + text + END_OF_RANK
-            script = sandbox.write("main.py", text)
-            agents, runs = [], []
-            port = str(free_port())
-            for rank in range(RANKS):
-                agent = stack.enter_context(AgentOfMemory(tmp_path, f"memory{rank}"))
-                agents.append(agent)
-                names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": RANKS, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-                names = {name: str(value) for name, value in names.items()}
-                runs.append(sandbox.start(script, env={**names, **agent.environment, "GLOO_SOCKET_IFNAME": "lo"}))
-            for each in runs:
-                each.succeeds()
-            skipped = [line for line in runs[0].stdout.splitlines() if line.startswith("skipped: ")]
+            script = sandbox.write("main.py", BEGIN_OF_RANKS + BEGIN + text + END_OF_RANK)
+            agents = [stack.enter_context(AgentOfMemory(tmp_path, f"memory{rank}")) for rank in range(RANKS)]
+            names = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo"}
+            ended = sandbox.run(script, *(agent.path for agent in agents), env=names).succeeds()
+            skipped = [line for line in ended.stdout.splitlines() if line.startswith("skipped: ")]
             if skipped:
                 pytest.skip(skipped[0])
-            assert all("done" in each.stdout for each in runs)
+            assert ended.stdout.count("done") == RANKS
             return agents
 
         yield run

@@ -10,7 +10,7 @@ import struct
 import types
 
 import pytest
-from support import END_OF_RANK, AgentOfMemory, free_port, needs
+from support import BEGIN_OF_RANKS, END_OF_RANK, AgentOfMemory, free_port, needs
 
 needs("torch")
 
@@ -466,35 +466,8 @@ def test_other_checkpoints_do_not_change_ranks(agent):
     assert [each["step"] for each in agent.asked("unusable")] == [5]
 
 
-# What each script begins with. Its ranks are forked after torch was imported, which takes seconds. A process that was forked after ragent was
-# imported would have no memory.
+# What each script begins with, after the begin of all ranks.
 BEGIN = """
-import contextlib, os, random, sys, warnings
-with contextlib.suppress(ImportError):
-    # Its random numbers are saved if it was imported.
-    import numpy
-import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.device_mesh import init_device_mesh
-try:
-    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-except ImportError:
-    from torch.distributed._tensor import DTensor, Replicate, Shard, distribute_tensor
-sockets = sys.argv[1:]
-ranks, children = len(sockets), []
-for rank, socket in enumerate(sockets):
-    children.append(os.fork())
-    if children[-1] == 0:
-        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), RAGENT_MEMORY_SOCKET=socket)
-        break
-else:
-    sys.exit(sum(os.waitpid(child, 0)[1] != 0 for child in children))
-
-import ragent.checkpoint as memory
-warnings.simplefilter("error", RuntimeWarning)
-dist.init_process_group("gloo")
 line = init_device_mesh("cpu", (ranks,))
 # Rows and columns, as far as the number of ranks allows.
 grid = init_device_mesh("cpu", (2, ranks // 2) if ranks % 2 == 0 else (ranks, 1))
@@ -603,7 +576,7 @@ def run(sandbox, tmp_path):
     with contextlib.ExitStack() as stack:
 
         def run(text, ranks, nodes=None):
-            script = sandbox.write("main.py", BEGIN + text + END_OF_RANK)
+            script = sandbox.write("main.py", BEGIN_OF_RANKS + BEGIN + text + END_OF_RANK)
             agents = []
             for rank in range(ranks):
                 agent = stack.enter_context(AgentOfMemory(tmp_path, f"memory{rank}of{nodes and len(nodes)}"))

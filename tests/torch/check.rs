@@ -88,6 +88,7 @@ fn good_nodes() {
 
 /// A node that reaches only the first one fails with its neighbour, and with its partner of the second pass. It is named, and no other node.
 #[test]
+#[ignore = "`make test-all` runs it: importing torch takes seconds of CPU time"]
 fn node_with_cut_links_is_named() {
     if !may_make_networks() {
         return;
@@ -153,6 +154,7 @@ fn node_that_hangs_is_named() {
 
 /// A slow rank makes its node slow, and not its partners.
 #[test]
+#[ignore = "`make test-all` runs it: importing torch takes seconds of CPU time"]
 fn slow_rank_is_named() {
     if !may_make_networks() {
         return;

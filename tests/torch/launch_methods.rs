@@ -8,6 +8,7 @@ use super::{
 
 /// Workers meet at a shared file. After a failure it is a new one, and the checkpoint is at the same path.
 #[test]
+#[ignore = "`make test-all` runs it: importing torch takes seconds of CPU time"]
 fn basic_uses_a_shared_file() {
     let Some(python) = venv("python") else { return };
     let sandbox = Sandbox::new();

@@ -100,6 +100,7 @@ fn training_survives_a_killed_worker() {
 
 /// The example runs unchanged under torchrun.
 #[test]
+#[ignore = "`make test-all` runs it: importing torch takes seconds of CPU time"]
 fn example_runs_under_torchrun() {
     let Some(torchrun) = venv("torchrun") else { return };
     let sandbox = Sandbox::new();

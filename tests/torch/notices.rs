@@ -69,6 +69,7 @@ fn all_ranks_save_one_step() {
 /// All agents get SIGTERM, one after the other. All ranks save one step, also if they exit with 0 afterwards, and the job can be started
 /// again without a loss.
 #[test]
+#[ignore = "`make test-all` runs it: importing torch takes seconds of CPU time"]
 fn all_agents_leave_after_a_checkpoint() {
     let Some(python) = venv("python") else { return };
     for mode in ["waits", "exit"] {
@@ -90,6 +91,7 @@ fn all_agents_leave_after_a_checkpoint() {
 /// The agents get SIGTERM after each other, and the first one has left when the next one gets it. The first node leaves a job that goes on. The
 /// others end it, and lose nothing.
 #[test]
+#[ignore = "`make test-all` runs it: importing torch takes seconds of CPU time"]
 fn last_agents_leave_between_rounds() {
     let Some(python) = venv("python") else { return };
     for first in [0, 2] {
@@ -111,6 +113,7 @@ fn last_agents_leave_between_rounds() {
 
 /// A script that fails at the same step each time is started three times, and not a fourth time.
 #[test]
+#[ignore = "`make test-all` runs it: importing torch takes seconds of CPU time"]
 fn failure_at_the_same_step_ends_the_job() {
     let Some(python) = venv("python") else { return };
     let sandbox = Sandbox::new();

@@ -36,6 +36,7 @@ fn end_all(agents: Vec<Program>) {
 
 /// With torch's worker server, the number of its collectives shows which rank did not come, and its stack shows where it is.
 #[test]
+#[ignore = "`make test-all` runs it: importing torch takes seconds of CPU time"]
 fn missing_rank_is_named() {
     let Some(python) = venv("python") else { return };
     let sandbox = Sandbox::new();
@@ -71,6 +72,7 @@ fn missing_rank_is_named() {
 
 /// Without the server, the stacks of py-spy are compared. A secret lets lines of the script cross the network.
 #[test]
+#[ignore = "`make test-all` runs it: importing torch takes seconds of CPU time"]
 fn other_stack_is_named() {
     let line = on_two_nodes("stacks", true, "");
     assert!(line.is_none_or(|line| line.contains("load_batch (train.py:")));
@@ -78,6 +80,7 @@ fn other_stack_is_named() {
 
 /// Without a secret, the rank is named and the file of its stack, and no line of its script.
 #[test]
+#[ignore = "`make test-all` runs it: importing torch takes seconds of CPU time"]
 fn lines_do_not_cross_the_network_in_the_clear() {
     let line = on_two_nodes("nolines", false, "");
     assert!(line.is_none_or(|line| !line.contains("train.py") && line.contains("/stack.txt")));

@@ -72,6 +72,7 @@ fn kill(pid: u32) {
 
 /// A node joins a running job. Under torchrun this ends the job after 66 s.
 #[test]
+#[ignore = "`make test-all` runs it: importing torch takes seconds of CPU time"]
 fn node_joins() {
     let sandbox = Sandbox::new();
     let flags = "--nnodes 2:3 --rdzv-conf last_call_timeout=1,join_settle=0";
@@ -105,6 +106,7 @@ fn lost_node_is_replaced() {
 /// A node whose loss makes no other worker fail is evicted. Torchrun never notices it, and its
 /// orphans run on.
 #[test]
+#[ignore = "`make test-all` runs it: importing torch takes seconds of CPU time"]
 fn lost_node_is_noticed() {
     let sandbox = Sandbox::new();
     let flags = "--nnodes 1:3 --rdzv-conf last_call_timeout=3600,shrink_timeout=0";
@@ -119,6 +121,7 @@ fn lost_node_is_noticed() {
 /// A node with rank 0 is lost and replaced. Under torchrun members then disagree on the master, and
 /// hang.
 #[test]
+#[ignore = "`make test-all` runs it: importing torch takes seconds of CPU time"]
 fn rank_zero_is_lost_and_replaced() {
     let sandbox = Sandbox::new();
     let Some(job) = Job::new(&sandbox, "--nnodes 2") else { return };
@@ -138,6 +141,7 @@ fn rank_zero_is_lost_and_replaced() {
 /// Workers succeed after repeated restarts. Under torchrun they find the keys of their
 /// predecessors: half of the restarts fail.
 #[test]
+#[ignore = "`make test-all` runs it: importing torch takes seconds of CPU time"]
 fn workers_fail_again_and_again() {
     let sandbox = Sandbox::new();
     let Some(job) = Job::new(&sandbox, "--nproc-per-node 2 --max-restarts 5") else { return };
@@ -173,6 +177,7 @@ fn host_is_lost_and_comes_back() {
 /// A node that is paused for longer than its lease comes back. Torchrun drops it silently after its
 /// heartbeat timeout, for good.
 #[test]
+#[ignore = "`make test-all` runs it: importing torch takes seconds of CPU time"]
 fn paused_node_comes_back() {
     let sandbox = Sandbox::new();
     let flags = "--nnodes 1:2 --rdzv-conf last_call_timeout=3600,shrink_timeout=0,join_settle=0";
@@ -188,6 +193,7 @@ fn paused_node_comes_back() {
 /// The failure of one node without a restart left ends the job on all nodes. Under torchrun the
 /// others finish, wait for five minutes, and exit with 0.
 #[test]
+#[ignore = "`make test-all` runs it: importing torch takes seconds of CPU time"]
 fn failure_is_everybodys() {
     let sandbox = Sandbox::new();
     let Some(job) = Job::new(&sandbox, "--nnodes 2") else { return };
