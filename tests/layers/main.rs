@@ -30,16 +30,6 @@ const CRATES: [&str; 10] = [
 const CIRCLES: &[(&str, &[&str])] = &[
     // Before a connection, a process asks which secret the other one has. It sends that question over a connection, too.
     ("agent/base", &["net::authentication", "net::http_client", "net::secure_stream"]),
-    // The sizes of the parts depend on the state, and the state depends on the number of lines that fit.
-    (
-        "agent",
-        &[
-            "commands::top::layout",
-            "commands::top::model",
-            "commands::top::panes",
-            "commands::top::view::header",
-        ],
-    ),
 ];
 
 /// There are no other circles of files, and all of these still exist.

@@ -17,8 +17,7 @@ fn top(sandbox: &Sandbox, job: &Job<'_>, terminal: &ScreenTerminal) -> Program {
     start_in(terminal, sandbox.ragent(&format!("top --rdzv-endpoint {}", job.endpoint)))
 }
 
-/// The view shows the nodes, a failure of a worker with the restart that follows, the details of a node, and the explanation. `q` restores
-/// the terminal.
+/// The view shows the nodes, and a failure of a worker with the restart that follows. `q` restores the terminal.
 #[test]
 fn job_is_shown() {
     let sandbox = Sandbox::new();
@@ -33,8 +32,8 @@ fn job_is_shown() {
         "job j · round 1 · running for ",
         " · 2 of 2 nodes · 2 workers · restarts 0/1",
         "── nodes: 2, 0 unusual, by state ──",
-        "▸ + 0-1 ",
-        "? help  q quit",
+        "\n  0-1 ",
+        "q quit  ",
     ] {
         assert!(text.contains(part), "no `{part}` in:\n{text}");
     }
@@ -45,22 +44,17 @@ fn job_is_shown() {
     terminal.shows(" · 2 workers · restarts 1/1");
     terminal.shows("job j · round 2 · running for ");
 
-    // Opens the row of both nodes, and shows the first.
+    // A row for each node instead of one for both.
     terminal.types("\r");
-    terminal.shows("▸ - 0-1 ");
-    terminal.types("\x1b[B");
-    terminal.shows("▸ · 0 ");
-    terminal.types("\r");
-    let text = terminal.shows("── node ");
-    assert!(text.contains("\nstate          running\n"), "{text}");
-    terminal.types("e");
-    terminal.shows("j has been running round 2 for ");
+    terminal.shows("\n  1 ");
+    terminal.types("s");
+    terminal.shows(", by rank ──");
     terminal.types("q");
     top.end().assert_code(0);
     terminal.assert_restored();
 }
 
-/// The outcome of a job is shown until the view is quit.
+/// The end of a job is shown until the view is quit.
 #[test]
 fn outcome_is_shown() {
     let sandbox = Sandbox::new();
@@ -79,7 +73,7 @@ fn outcome_is_shown() {
     orders.iter().for_each(|orders| orders.give("exit 0"));
     host.end().assert_code(0);
     guest.end().assert_code(0);
-    let text = terminal.shows("ragent: the job has succeeded");
+    let text = terminal.shows("the job is closed: succeeded");
     assert!(text.contains("round 2 · closed"), "{text}");
     // Ctrl-C.
     terminal.types("\x03");

@@ -33,10 +33,10 @@ fn machines_next_to_their_driver_are_pure() {
     for machine in [
         "src/commands/ssh/machine.rs",
         "src/commands/top/events.rs",
-        "src/commands/top/layout.rs",
         "src/commands/top/model.rs",
         "src/commands/top/nodes.rs",
         "src/commands/top/rates.rs",
+        "src/commands/top/scroll.rs",
         "coordinator/src/pause.rs",
         "node/src/endpoint/locator.rs",
         "node/src/endpoint/search/challenges.rs",

@@ -16,11 +16,6 @@ use ragent_proto::printable;
 use serde::Serialize;
 
 use self::{answer::ExplainAnswer, recorded::Recorded, topic::Topic};
-#[cfg(feature = "top")]
-pub(super) use self::{
-    details::{Happened, of_node},
-    explanation::JobExplanation,
-};
 use super::{
     asked_job::asked_job,
     error::{LaunchError, system},

@@ -72,7 +72,7 @@ pub fn print(args: &StacksArgs) -> Result<ExitCode, LaunchError> {
 /// # Errors
 ///
 /// Returns the reason if no look begins.
-pub(super) async fn request_look(run_id: &RunId) -> Result<(), String> {
+async fn request_look(run_id: &RunId) -> Result<(), String> {
     let is_of_job =
         |agent: &RunningAgent| agent.run_id == run_id.as_str() && agent.stage == Stage::Registered;
     let agents: Vec<RunningAgent> = running_agents().into_iter().filter(is_of_job).collect();

@@ -2,15 +2,13 @@
 //!
 //! `model` is the state of the view, and `view` draws it. Both are pure. The loop here reads keys and the streams of the job.
 
-mod cursor;
 mod events;
 mod keys;
-mod layout;
 mod model;
 mod nodes;
-mod panes;
 mod rates;
 mod readers;
+mod scroll;
 mod terminal;
 mod text;
 mod view;
@@ -48,7 +46,7 @@ use super::{
     error::{LaunchError, system},
     find_coordinator::{FoundJob, find_coordinator},
     follow::follow,
-    runtime, stacks,
+    runtime,
 };
 
 /// The states and events that wait for the view. When the queue is full, the streams wait.
@@ -89,7 +87,7 @@ async fn run(
     let (to, mut inputs) = mpsc::channel(QUEUE);
     let is_closed = Rc::new(Cell::new(found.snapshot.outcome.is_some()));
     let mut states = StateReader { to: to.clone(), is_closed: Rc::clone(&is_closed) };
-    let mut events = EventReader { to: to.clone(), is_closed, after: None };
+    let mut events = EventReader { to, is_closed, after: None };
     let mut states = pin!(follow(job, credentials, found.clone(), &mut states));
     let mut events = pin!(follow(job, credentials, found.clone(), &mut events));
     let (mut has_states, mut has_events) = (true, true);
@@ -97,10 +95,9 @@ async fn run(
     let palette = Palette { has_colors: ThisHost.env("NO_COLOR").is_none_or(|no| no.is_empty()) };
     let mut screen = TopScreen::open().map_err(system("set up the terminal"))?;
     let mut keys = terminal::read_keys().map_err(system("start a thread"))?;
-    let size = screen.size().map_err(system("read the size of the terminal"))?;
-    let mut model = Model::new(Box::new(found.snapshot), size, clock::now());
+    let mut model = Model::new(Box::new(found.snapshot), clock::now());
     loop {
-        let drawn = screen.draw(|frame| view::draw(frame, &model, palette));
+        let drawn = screen.draw(|frame| view::draw(frame, &mut model, palette));
         drawn.map_err(system("draw on the terminal"))?;
         let mut input = tokio::select! {
             Some(key) = keys.recv() => key.map_err(system("read from the terminal"))?,
@@ -127,15 +124,6 @@ async fn run(
                 Ok(next) => input = next,
                 Err(_) => break,
             }
-        }
-        if model.take_look_request() {
-            let (to, run_id) = (to.clone(), model.snapshot.run_id.clone());
-            tokio::spawn(async move {
-                if let Err(why) = stacks::request_look(&run_id).await {
-                    // The view may have ended.
-                    let _ = to.send(Input::Message(format!("no new look: {why}"))).await;
-                }
-            });
         }
     }
 }

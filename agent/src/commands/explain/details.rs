@@ -11,7 +11,7 @@ use crate::commands::events::JournalEntry;
 const EVENTS_MAX: usize = 20;
 
 /// Returns a line for each known property of a node.
-pub(in crate::commands) fn of_node(node: &NodeSnapshot) -> String {
+pub(super) fn of_node(node: &NodeSnapshot) -> String {
     let NodeSnapshot {
         node_id,
         host_name,
@@ -60,7 +60,7 @@ pub(in crate::commands) fn of_node(node: &NodeSnapshot) -> String {
 
 /// An event of a node or worker.
 #[derive(Debug, Serialize)]
-pub(in crate::commands) struct Happened {
+pub(super) struct Happened {
     id: String,
     /// The local time of day.
     at: String,
@@ -70,7 +70,7 @@ pub(in crate::commands) struct Happened {
 
 impl Happened {
     /// Returns the newest events that fit, newest first.
-    pub(in crate::commands) fn newest(
+    pub(super) fn newest(
         entries: &[JournalEntry],
         fits: impl Fn(&JournalEntry) -> bool,
     ) -> Vec<Self> {
@@ -86,7 +86,7 @@ impl Happened {
     }
 
     /// Returns the events as lines below a title. Empty if there are none.
-    pub(in crate::commands) fn list(events: &[Self]) -> String {
+    pub(super) fn list(events: &[Self]) -> String {
         if events.is_empty() {
             return String::new();
         }

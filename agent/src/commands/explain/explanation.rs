@@ -24,7 +24,7 @@ const RESTARTS_MAX: usize = 3;
 
 /// The explanation of a job.
 #[derive(Debug, Serialize)]
-pub(in crate::commands) struct JobExplanation {
+pub(super) struct JobExplanation {
     run_id: String,
     /// The current activity of the job.
     now: String,
@@ -77,7 +77,7 @@ struct RestartStep {
 
 impl JobExplanation {
     /// Explains the state of a job by its journal, which has the oldest event first.
-    pub(in crate::commands) fn new(snapshot: &Snapshot, entries: &[JournalEntry]) -> Self {
+    pub(super) fn new(snapshot: &Snapshot, entries: &[JournalEntry]) -> Self {
         Self {
             run_id: snapshot.run_id.to_string(),
             now: now(snapshot),
@@ -101,7 +101,7 @@ impl JobExplanation {
     }
 
     /// Returns the explanation for people.
-    pub(in crate::commands) fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let mut text = format!("{} {}\n", self.run_id, self.now);
         // Writing to a string does not fail.
         for line in &self.stall_lines {

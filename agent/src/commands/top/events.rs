@@ -1,89 +1,61 @@
-//! Keeps the list of events.
+//! Keeps the newest events.
 
-use super::{cursor::Cursor, keys::Key};
+use std::collections::VecDeque;
+
+use super::scroll::Scroll;
 use crate::commands::events::{BYTES_MAX, EventLines, JournalEntry};
 
-/// The number of events that are kept, as many as a coordinator keeps.
-const ENTRIES_MAX: usize = 10_000;
+/// The number of events that are kept. `ragent events` prints all that the coordinator has.
+const EVENTS_MAX: usize = 1_000;
 
-/// The number of events that are removed at once when there are too many.
-const ENTRIES_SPARE: usize = 1_000;
-
-/// The events so far, oldest first.
+/// The newest events.
 #[derive(Debug, Default)]
 pub(super) struct EventList {
-    entries: Vec<JournalEntry>,
+    /// The events, newest first, each with the depth at which it is shown.
+    events: VecDeque<(JournalEntry, usize)>,
     /// The length of their lines together.
     bytes: usize,
-    /// The depths at which the events are shown.
-    depths: Vec<usize>,
     lines: EventLines,
-    /// The selected event.
-    pub(super) cursor: Cursor,
+    /// The part that is shown. New events are shown at once if the newest one is.
+    pub(super) scroll: Scroll,
 }
 
 impl EventList {
-    /// Adds events of the journal. The newest event stays selected if it was.
+    /// Adds events of the journal, oldest first.
     pub(super) fn add(&mut self, entries: Vec<JournalEntry>) {
-        let follows = self.cursor.selected + 1 >= self.entries.len();
         for entry in entries {
             // After a loss of the connection, the last events may be repeated.
-            if self.entries.last().is_some_and(|last| entry.id <= last.id) {
+            if self.events.front().is_some_and(|(newest, _)| entry.id <= newest.id) {
                 continue;
             }
-            self.depths.push(self.lines.depth(&entry));
+            let depth = self.lines.depth(&entry);
             self.bytes += entry.len;
-            self.entries.push(entry);
-        }
-        let mut removed = match self.entries.len() {
-            len if len > ENTRIES_MAX + ENTRIES_SPARE => len - ENTRIES_MAX,
-            _ => 0,
-        };
-        self.bytes -= self.entries[..removed].iter().map(|entry| entry.len).sum::<usize>();
-        while self.bytes > BYTES_MAX
-            && let Some(oldest) = self.entries.get(removed)
-        {
-            self.bytes -= oldest.len;
-            removed += 1;
-        }
-        self.entries.drain(..removed);
-        self.depths.drain(..removed);
-        self.cursor.selected = self.cursor.selected.saturating_sub(removed);
-        self.cursor.offset = self.cursor.offset.saturating_sub(removed);
-        if follows {
-            self.cursor.selected = self.entries.len().saturating_sub(1);
+            self.events.push_front((entry, depth));
+            self.scroll.line_added();
+            while (self.events.len() > EVENTS_MAX || self.bytes > BYTES_MAX)
+                && let Some((oldest, _)) = self.events.pop_back()
+            {
+                self.bytes -= oldest.len;
+            }
         }
     }
 
-    /// Moves the selection. Returns false for other keys.
-    pub(super) fn handle_key(&mut self, key: Key, height: usize) -> bool {
-        self.cursor.handle_key(key, self.entries.len(), height)
+    /// Returns the number of events that are kept.
+    pub(super) fn len(&self) -> usize {
+        self.events.len()
     }
 
-    /// Returns all events.
-    pub(super) fn entries(&self) -> &[JournalEntry] {
-        &self.entries
-    }
-
-    /// Returns the selected event.
-    pub(super) fn selected(&self) -> Option<&JournalEntry> {
-        self.entries.get(self.cursor.selected)
-    }
-
-    /// Returns the events that are shown in `height` lines, with their depths and places.
-    pub(super) fn shown(
-        &self,
-        height: usize,
-    ) -> impl Iterator<Item = (usize, &JournalEntry, usize)> {
-        let from = self.cursor.offset.min(self.entries.len());
-        let entries = self.entries.iter().zip(&self.depths).enumerate().skip(from).take(height);
-        entries.map(|(place, (entry, depth))| (place, entry, *depth))
+    /// Returns the events that are shown in `height` lines, oldest first, with their depths.
+    pub(super) fn shown(&mut self, height: usize) -> impl Iterator<Item = &(JournalEntry, usize)> {
+        let shown = self.scroll.shown(self.events.len(), height);
+        self.events.range(shown).rev()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::top::scroll::Move;
 
     fn events(numbers: impl IntoIterator<Item = usize>) -> Vec<JournalEntry> {
         let event = |number| {
@@ -95,38 +67,44 @@ mod tests {
         numbers.into_iter().map(event).collect()
     }
 
-    /// New events are followed, unless an older one is selected. Repeated events are ignored.
+    /// The ids of the events that are shown in three lines.
+    fn shown(list: &mut EventList) -> Vec<String> {
+        list.shown(3).map(|(entry, _)| entry.id.to_string()).collect()
+    }
+
+    /// New events are followed, unless older ones are shown. Repeated events are ignored.
     #[test]
     fn newest_event_is_followed() {
         let mut list = EventList::default();
         list.add(events(1..=5));
-        assert_eq!(list.cursor.selected, 4);
+        assert_eq!(shown(&mut list), ["1.3", "1.4", "1.5"]);
         list.add(events(4..=7));
-        assert_eq!((list.entries.len(), list.cursor.selected), (7, 6));
-        assert!(list.handle_key(Key::Up, 3));
+        assert_eq!(
+            (list.len(), shown(&mut list)),
+            (7, ["1.5", "1.6", "1.7"].map(str::to_owned).into())
+        );
+        list.scroll.scroll(Move::PageDown);
+        assert_eq!(shown(&mut list), ["1.2", "1.3", "1.4"]);
         list.add(events(8..=9));
-        assert_eq!((list.entries.len(), list.cursor.selected), (9, 5));
-        assert!(!list.handle_key(Key::Enter, 3));
-        assert!(list.handle_key(Key::End, 3));
+        assert_eq!(shown(&mut list), ["1.2", "1.3", "1.4"]);
+        list.scroll.scroll(Move::Home);
         list.add(events(10..=10));
-        assert_eq!(list.selected().unwrap().id.to_string(), "1.10");
+        assert_eq!(shown(&mut list), ["1.8", "1.9", "1.10"]);
     }
 
-    /// As many events are kept as a coordinator keeps, and the selected one stays selected.
+    /// The number and the length of the events are bounded.
     #[test]
     fn events_are_bounded() {
         let mut list = EventList::default();
-        list.add(events(1..=ENTRIES_MAX));
-        list.cursor.selected = 4_000;
-        let selected = list.selected().unwrap().clone();
-        list.add(events(ENTRIES_MAX + 1..=ENTRIES_MAX + ENTRIES_SPARE + 1));
-        assert_eq!((list.entries.len(), list.depths.len()), (ENTRIES_MAX, ENTRIES_MAX));
-        assert_eq!(list.selected(), Some(&selected));
+        list.add(events(1..=EVENTS_MAX + 5));
+        assert_eq!(list.len(), EVENTS_MAX);
+        list.scroll.scroll(Move::End);
+        assert_eq!(shown(&mut list), ["1.6", "1.7", "1.8"]);
         // Each event counts with the length of its line.
         let mut large = events(20_000..=20_019);
         large.iter_mut().for_each(|entry| entry.len = BYTES_MAX / 10);
         list.add(large);
-        assert_eq!((list.entries.len(), list.depths.len()), (10, 10));
-        assert_eq!(list.entries.last().unwrap().id.to_string(), "1.20019");
+        list.scroll.scroll(Move::Home);
+        assert_eq!((list.len(), shown(&mut list).last().unwrap().as_str()), (10, "1.20019"));
     }
 }

@@ -2,58 +2,46 @@
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-/// A key with a meaning.
+use super::scroll::Move;
+
+/// The meaning of a key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Key {
-    /// The line above.
-    Up,
-    /// The line below.
-    Down,
-    /// The page above.
-    PageUp,
-    /// The page below.
-    PageDown,
-    /// The first line.
-    Home,
-    /// The last line.
-    End,
-    /// Open.
-    Enter,
-    /// Back.
-    Esc,
-    /// The other list.
-    Tab,
-    /// Remove a character.
-    Backspace,
-    /// A character.
-    Char(char),
-    /// Ctrl-C.
-    Interrupt,
+    /// Scroll the nodes.
+    Nodes(Move),
+    /// Scroll the events. They are listed from the newest one on.
+    Events(Move),
+    /// Sort the nodes in the next order.
+    Sort,
+    /// Show a row for each node, or one for all nodes in the same state.
+    Split,
+    /// End the view.
+    Quit,
 }
 
 impl Key {
-    /// Returns the key that was pressed; `None` if it has no meaning.
+    /// Returns the meaning of the key that was pressed; `None` if it has none.
     pub(super) fn of(event: KeyEvent) -> Option<Self> {
         if event.kind == KeyEventKind::Release {
             return None;
         }
         let with = |modifier| event.modifiers.contains(modifier);
         Some(match event.code {
-            KeyCode::Char('c') if with(KeyModifiers::CONTROL) => Self::Interrupt,
+            KeyCode::Char('c') if with(KeyModifiers::CONTROL) => Self::Quit,
             KeyCode::Char(_) if with(KeyModifiers::CONTROL) || with(KeyModifiers::ALT) => {
                 return None;
             }
-            KeyCode::Char(c) => Self::Char(c),
-            KeyCode::Up => Self::Up,
-            KeyCode::Down => Self::Down,
-            KeyCode::PageUp => Self::PageUp,
-            KeyCode::PageDown => Self::PageDown,
-            KeyCode::Home => Self::Home,
-            KeyCode::End => Self::End,
-            KeyCode::Enter => Self::Enter,
-            KeyCode::Esc => Self::Esc,
-            KeyCode::Tab | KeyCode::BackTab => Self::Tab,
-            KeyCode::Backspace => Self::Backspace,
+            KeyCode::Char('q') => Self::Quit,
+            KeyCode::Char('s') => Self::Sort,
+            KeyCode::Enter => Self::Split,
+            KeyCode::Up => Self::Nodes(Move::Up),
+            KeyCode::Down => Self::Nodes(Move::Down),
+            KeyCode::PageUp => Self::Nodes(Move::PageUp),
+            KeyCode::PageDown => Self::Nodes(Move::PageDown),
+            KeyCode::Home => Self::Nodes(Move::Home),
+            KeyCode::End => Self::Nodes(Move::End),
+            KeyCode::Left => Self::Events(Move::PageDown),
+            KeyCode::Right => Self::Events(Move::PageUp),
             _ => return None,
         })
     }
@@ -63,18 +51,19 @@ impl Key {
 mod tests {
     use super::*;
 
-    /// A character with Ctrl or Alt is another key. A key has its meaning when it is pressed, not when it is released.
+    /// A character with Ctrl or Alt is another key. A key has its meaning when it is pressed, not
+    /// when it is released.
     #[test]
     fn keys_have_meanings() {
         let key = |code, modifiers| Key::of(KeyEvent::new(code, modifiers));
-        assert_eq!(key(KeyCode::Char('q'), KeyModifiers::NONE), Some(Key::Char('q')));
-        assert_eq!(key(KeyCode::Char('G'), KeyModifiers::SHIFT), Some(Key::Char('G')));
-        assert_eq!(key(KeyCode::Char('c'), KeyModifiers::CONTROL), Some(Key::Interrupt));
+        assert_eq!(key(KeyCode::Char('q'), KeyModifiers::NONE), Some(Key::Quit));
+        assert_eq!(key(KeyCode::Char('c'), KeyModifiers::CONTROL), Some(Key::Quit));
+        assert_eq!(key(KeyCode::Char('c'), KeyModifiers::NONE), None);
         assert_eq!(key(KeyCode::Char('q'), KeyModifiers::CONTROL), None);
         assert_eq!(key(KeyCode::Char('q'), KeyModifiers::ALT), None);
         assert_eq!(key(KeyCode::F(1), KeyModifiers::NONE), None);
         let mut released = KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE);
-        assert_eq!(Key::of(released), Some(Key::Enter));
+        assert_eq!(Key::of(released), Some(Key::Split));
         released.kind = KeyEventKind::Release;
         assert_eq!(Key::of(released), None);
     }

@@ -11,8 +11,8 @@ use ragent_rendezvous::{
     snapshot::{JobProgress, Snapshot},
 };
 
-/// The number of rates that are kept, as many as the widest line shows.
-const SAMPLES_MAX: usize = 240;
+/// The number of rates that are kept and shown.
+const SAMPLES_MAX: usize = 20;
 
 /// The steps per second since the view was opened, oldest first.
 #[derive(Debug, Default)]
@@ -58,12 +58,11 @@ impl Rates {
         self.last = Some(reached);
     }
 
-    /// Returns the newest rates as a line of at most `columns` bars.
-    pub(super) fn sparkline(&self, columns: usize) -> String {
+    /// Returns the rates as a line of bars.
+    pub(super) fn bars(&self) -> String {
         const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-        let shown = self.samples.iter().skip(self.samples.len().saturating_sub(columns));
-        let most = shown.clone().fold(0.0, |most: f64, rate| most.max(*rate));
-        shown
+        let most = self.samples.iter().fold(0.0, |most: f64, rate| most.max(*rate));
+        (self.samples.iter())
             .map(|rate| {
                 let level = if most > 0.0 { (rate / most * 7.0).round() as usize } else { 0 };
                 LEVELS[level.min(7)]
@@ -109,7 +108,7 @@ mod tests {
         add(6_000, at(2, 25, 0));
         add(6_000, empty_snapshot());
         assert_eq!(rates.samples, [10.0, 2.0, 8.0, 5.0]);
-        assert_eq!([0, 2, 9].map(|columns| rates.sparkline(columns)), ["", "█▅", "█▂▇▅"]);
+        assert_eq!((Rates::default().bars(), rates.bars()), (String::new(), "█▂▇▅".to_owned()));
     }
 
     /// The history has a bound.
@@ -121,6 +120,6 @@ mod tests {
             rates.add(&at(1, second * second, 0), start + Duration::from_secs(second));
         }
         assert_eq!(rates.samples.len(), SAMPLES_MAX);
-        assert_eq!(rates.sparkline(1_000).chars().count(), SAMPLES_MAX);
+        assert_eq!(rates.bars().chars().count(), SAMPLES_MAX);
     }
 }

@@ -20,7 +20,6 @@ use ratatui::{
             enable_raw_mode,
         },
     },
-    layout::Size,
 };
 use tokio::sync::mpsc;
 
@@ -56,15 +55,6 @@ impl TopScreen {
         enable_raw_mode()?;
         execute!(io::stdout(), EnterAlternateScreen, Hide, Clear(ClearType::All))?;
         Ok(screen)
-    }
-
-    /// Returns the size of the terminal.
-    ///
-    /// # Errors
-    ///
-    /// Returns the error of the terminal.
-    pub(super) fn size(&self) -> io::Result<Size> {
-        self.terminal.size()
     }
 
     /// Draws the view. Only cells that have changed are written.
@@ -103,9 +93,7 @@ pub(super) fn read_keys() -> io::Result<mpsc::Receiver<io::Result<Input>>> {
         loop {
             let input = match event::read() {
                 Ok(Event::Key(key)) => Key::of(key).map(Input::Key).map(Ok),
-                Ok(Event::Resize(width, height)) => {
-                    Some(Ok(Input::Resized(Size { width, height })))
-                }
+                Ok(Event::Resize(..)) => Some(Ok(Input::Tick)),
                 Ok(_) => None,
                 Err(error) => Some(Err(error)),
             };

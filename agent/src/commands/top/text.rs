@@ -41,49 +41,6 @@ pub(super) fn cell(text: &str, columns: usize) -> String {
     text
 }
 
-/// Returns the lines of `text`, each in at most `max` columns. The rest of a long line is indented like the line.
-pub(super) fn wrap(text: &str, max: usize) -> Vec<String> {
-    text.lines().flat_map(|line| wrap_line(&printable_line(line), max.max(1))).collect()
-}
-
-fn wrap_line(line: &str, max: usize) -> Vec<String> {
-    let indent = line.len() - line.trim_start_matches(' ').len();
-    // Indentation is omitted if it leaves little room.
-    let (line, indent) = match indent * 2 < max {
-        true => (line, " ".repeat(indent)),
-        false => (&line[indent..], String::new()),
-    };
-    let mut lines = Vec::new();
-    let mut current = String::new();
-    let mut is_empty = true;
-    for word in line.split_inclusive(' ') {
-        let mut word = word;
-        if !is_empty && width(&current) + width(word.trim_end()) > max {
-            if word.trim().is_empty() {
-                continue;
-            }
-            lines.push(std::mem::replace(&mut current, indent.clone()).trim_end().to_owned());
-        }
-        // A word that is longer than a line is cut.
-        while !word.trim_end().is_empty() && width(&current) + width(word.trim_end()) > max {
-            let part = head(word, max.saturating_sub(width(&current)));
-            let part = match part.chars().next() {
-                Some(_) => part,
-                None => &word[..word.chars().next().map_or(0, char::len_utf8)],
-            };
-            current.push_str(part);
-            word = &word[part.len()..];
-            lines.push(std::mem::replace(&mut current, indent.clone()));
-        }
-        current.push_str(word);
-        is_empty = is_empty && word.trim().is_empty();
-    }
-    if lines.is_empty() || !current.trim().is_empty() {
-        lines.push(current.trim_end().to_owned());
-    }
-    lines
-}
-
 /// Returns a bar of `columns` columns. `part`, from 0 to 1, is filled.
 pub(super) fn bar(part: f64, columns: usize) -> String {
     const EIGHTHS: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
@@ -109,18 +66,6 @@ mod tests {
         assert_eq!(fit("漢字漢字", 6), "漢字…");
         assert_eq!(cell("漢字漢字", 6), "漢字… ");
         assert_eq!(["", "abc"].map(|text| fit(text, 0)), ["", ""]);
-    }
-
-    /// Lines are broken between words, and keep their indentation.
-    #[test]
-    fn lines_are_wrapped() {
-        assert_eq!(wrap("a bc def\n\n  x yy zz", 6), ["a bc", "def", "", "  x yy", "  zz"]);
-        assert_eq!(wrap("abcdefgh ij", 4), ["abcd", "efgh", "ij"]);
-        assert_eq!(wrap("      ab cd", 8), ["ab cd"]);
-        assert_eq!(wrap("漢字", 1), ["漢", "字"]);
-        assert_eq!(wrap("     a b", 1), ["a", "b"]);
-        assert_eq!(wrap("a     b", 2), ["a", "b"]);
-        assert_eq!(wrap("", 4), Vec::<String>::new());
     }
 
     /// A bar has eighths of a column.

@@ -10,72 +10,32 @@ use ratatui::{layout::Size, style::Style, text::Line};
 use super::Palette;
 use crate::commands::top::{model::Model, text};
 
-/// A terminal with fewer lines has a short header.
-const LOW: u16 = 14;
-
-/// The columns that are left for the step rates, at least.
-const BARS_MIN: usize = 8;
-
-/// A line of the header.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(in crate::commands::top) struct HeaderLine {
-    text: String,
-    kind: Kind,
-}
-
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Kind {
-    Job,
-    Plain,
-    Good,
-    Warning,
-    Fault,
-}
-
-impl HeaderLine {
-    /// Returns the line with its colours.
-    pub(super) fn styled(&self, palette: Palette) -> Line<'_> {
-        let style: Style = match self.kind {
-            Kind::Job => palette.focused(),
-            Kind::Plain => palette.plain(),
-            Kind::Good => palette.good(),
-            Kind::Warning => palette.warning(),
-            Kind::Fault => palette.fault(),
-        };
-        Line::styled(self.text.as_str(), style)
-    }
-}
-
 /// Returns the lines of the header in a terminal of `size`.
-pub(in crate::commands::top) fn lines(model: &Model, size: Size) -> Vec<HeaderLine> {
+pub(super) fn lines(model: &Model, size: Size, palette: Palette) -> Vec<Line<'static>> {
     let width = usize::from(size.width);
-    let is_low = size.height < LOW;
-    let mut job = flow(&job(model), width);
-    job.truncate(if is_low { 2 } else { 3 });
-    let mut lines: Vec<HeaderLine> =
-        job.into_iter().map(|text| HeaderLine { text, kind: Kind::Job }).collect();
+    let snapshot = &model.snapshot;
+    let mut lines = Vec::new();
+    let mut put = |text: String, style| lines.push(Line::styled(text::fit(&text, width), style));
+    for text in flow(&job(model), width).into_iter().take(3) {
+        put(text, palette.bold());
+    }
     if let Some(text) = connection(model) {
-        lines.push(HeaderLine { text: text::fit(&text, width), kind: Kind::Fault });
+        put(text, palette.fault());
     }
-    if let Some(progress) = &model.snapshot.progress {
-        let text = step(progress, model, width);
-        lines.push(HeaderLine { text, kind: Kind::Plain });
+    if let Some(progress) = &snapshot.progress {
+        put(step(progress, model), palette.plain());
     }
-    for line in stalled(model) {
-        lines.push(HeaderLine { text: text::fit(&line, width), kind: Kind::Fault });
+    for text in stalled(model) {
+        put(text, palette.fault());
     }
-    if let Some(phase) = &model.snapshot.saving {
-        let text = text::fit(&saving::phase(phase), width);
-        lines.push(HeaderLine { text, kind: Kind::Warning });
+    if let Some(phase) = &snapshot.saving {
+        put(saving::phase(phase), palette.warning());
     }
-    lines.push(HeaderLine { text: time(model, width), kind: Kind::Plain });
-    let most = match size.height {
-        0..LOW => 1,
-        LOW..30 => 3,
-        30.. => 8,
-    };
-    let notes = notes(&model.snapshot).into_iter().take(most);
-    lines.extend(notes.map(|(text, kind)| HeaderLine { text: text::fit(&text, width), kind }));
+    put(time(model), palette.plain());
+    // The lists get most of the lines.
+    for (text, style) in notes(snapshot, palette).into_iter().take((size.height / 6).into()) {
+        put(text, style);
+    }
     lines
 }
 
@@ -147,41 +107,23 @@ fn connection(model: &Model) -> Option<String> {
     Some(format!("connection lost {time} ago; this is the last state{why}"))
 }
 
-/// Returns the line about the training step. Parts that do not fit are omitted.
-fn step(progress: &JobProgress, model: &Model, width: usize) -> String {
+/// Returns the line about the training step.
+fn step(progress: &JobProgress, model: &Model) -> String {
     let JobProgress { source, step, highest, steps_left, step_time, age } = progress;
-    let bars = model.rates.sparkline(width);
-    let reserved = if bars.is_empty() { 0 } else { BARS_MIN + 2 };
-    let room = width.saturating_sub(reserved);
     let mut line = format!("step {}", progress::grouped(*step));
     if let Some(left) = steps_left {
         line += &format!(" of {}", progress::grouped(step.saturating_add(*left)));
     }
-    let origin = progress::origin(*source);
-    // If there is little room, the first word is enough.
-    let short = origin.split(' ').next().unwrap_or_default();
-    let fits = |line: &str, part: &str| text::width(line) + text::width(part) <= room;
-    let origin = [origin, short].map(|origin| format!(" ({origin})"));
-    if let Some(origin) = origin.iter().find(|origin| fits(&line, origin)) {
-        line += origin;
-    }
+    line += &format!(" ({})", progress::origin(*source));
+    let bars = model.rates.bars();
     let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX).saturating_add(model.age_ms());
     let parts = [
-        step_time.map(|time| format!("  {} a step", progress::short(time))),
-        Some(format!("  the last {} ago", short_time(age))),
-        (highest > step).then(|| format!("  highest {}", progress::grouped(*highest))),
+        (!bars.is_empty()).then_some(bars),
+        step_time.map(|time| format!("{} a step", progress::short(time))),
+        (highest > step).then(|| format!("highest {}", progress::grouped(*highest))),
+        Some(format!("the last {} ago", short_time(age))),
     ];
-    for part in parts.into_iter().flatten() {
-        if fits(&line, &part) {
-            line += &part;
-        }
-    }
-    let left = width.saturating_sub(text::width(&line) + 2);
-    let bars = model.rates.sparkline(left);
-    if !bars.is_empty() {
-        line += &format!("  {bars}");
-    }
-    text::fit(&line, width)
+    parts.into_iter().flatten().fold(line, |line, part| line + "  " + &part)
 }
 
 /// Returns the lines about the stall, without further facts; none if the workers make progress.
@@ -193,15 +135,17 @@ fn stalled(model: &Model) -> Vec<String> {
     stall::lines(&stall, usual)
 }
 
+/// The columns of the bar of the productive time.
+const BAR: usize = 20;
+
 /// Returns the line about the productive time.
-fn time(model: &Model, width: usize) -> String {
+fn time(model: &Model) -> String {
     let time = model.time();
     if time.age_ms() == 0 {
         return "productive: no time yet".to_owned();
     }
-    let columns = if width < 60 { 8 } else { 20 };
     let mut line = match time.productive_ratio() {
-        Some(ratio) => format!("productive {:.1} % {}", ratio * 100.0, text::bar(ratio, columns)),
+        Some(ratio) => format!("productive {:.1} % {}", ratio * 100.0, text::bar(ratio, BAR)),
         None => "productive: unknown, no progress is reported;".to_owned(),
     };
     let mut lost: Vec<(&str, u64)> = (time.states.iter())
@@ -217,34 +161,34 @@ fn time(model: &Model, width: usize) -> String {
             lost.iter().map(|(state, ms)| format!("{state} {}", short_time(*ms))).collect();
         line += &format!("; lost: {}", list.join(", "));
     }
-    text::fit(&line, width)
+    line
 }
 
 /// Returns what is unusual about the job, the most important first.
-fn notes(snapshot: &Snapshot) -> Vec<(String, Kind)> {
+fn notes(snapshot: &Snapshot, palette: Palette) -> Vec<(String, Style)> {
     let mut notes = Vec::new();
     if let Some(outcome) = &snapshot.outcome {
         let kind = outcome.result.kind();
-        let color = if kind == "succeeded" { Kind::Good } else { Kind::Fault };
+        let color = if kind == "succeeded" { palette.good() } else { palette.fault() };
         notes.push((format!("the job is closed: {kind}"), color));
     }
     if let Some(why) = &snapshot.incomplete {
-        notes.push((format!("not complete: {}", why.text), Kind::Warning));
+        notes.push((format!("not complete: {}", why.text), palette.warning()));
     }
     let memory = snapshot.memory.as_ref();
     let memory = memory.map(|memory| (memory::line(memory), memory.text.is_some()));
     if let Some((line, true)) = &memory {
-        notes.push((line.clone(), Kind::Warning));
+        notes.push((line.clone(), palette.warning()));
     }
     let silent: Vec<&str> = (snapshot.voters.iter())
         .filter(|voter| voter.is_silent())
         .map(|voter| voter.endpoint.as_str())
         .collect();
     if !silent.is_empty() {
-        notes.push((format!("no answer from the voters {}", silent.join(", ")), Kind::Warning));
+        notes.push((format!("no answer from the voters {}", silent.join(", ")), palette.warning()));
     }
     if let Some(leader) = &snapshot.leader {
-        notes.push((format!("leader: {leader} (term {})", snapshot.term), Kind::Plain));
+        notes.push((format!("leader: {leader} (term {})", snapshot.term), palette.plain()));
     }
     if !snapshot.refused_clients.is_empty() {
         let addresses: Vec<String> =
@@ -252,17 +196,17 @@ fn notes(snapshot: &Snapshot) -> Vec<(String, Kind)> {
         let addresses = addresses.join(", ");
         notes.push((
             format!("the store of round {} refused {addresses}", snapshot.round),
-            Kind::Warning,
+            palette.warning(),
         ));
     }
     let unreached = snapshot.unreached.iter();
-    notes.extend(unreached.map(|unreached| (unreached.to_string(), Kind::Warning)));
+    notes.extend(unreached.map(|unreached| (unreached.to_string(), palette.warning())));
     for peer in &snapshot.refused_peers {
         let text = format!("refused: {} from {} ({})", peer.count, peer.address, peer.reason);
-        notes.push((text, Kind::Warning));
+        notes.push((text, palette.warning()));
     }
     if let Some((line, false)) = memory {
-        notes.push((line, Kind::Plain));
+        notes.push((line, palette.plain()));
     }
     notes
 }

@@ -19,12 +19,8 @@ impl Palette {
         self.of(Color::DarkGray)
     }
 
-    pub(super) fn focused(self) -> Style {
+    pub(super) fn bold(self) -> Style {
         Style::new().add_modifier(Modifier::BOLD)
-    }
-
-    pub(super) fn selected(self) -> Style {
-        Style::new().add_modifier(Modifier::REVERSED)
     }
 
     pub(super) fn good(self) -> Style {

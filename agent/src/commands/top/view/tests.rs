@@ -11,12 +11,12 @@ use ragent_rendezvous::{
         StateTime,
     },
 };
-use ratatui::{Terminal, backend::TestBackend, layout::Size, style::Color};
+use ratatui::{Terminal, backend::TestBackend, style::Color};
 
 use super::*;
 use crate::commands::{
     events::JournalEntry,
-    top::{keys::Key, model::Input},
+    top::{keys::Key, model::Input, scroll::Move},
 };
 
 const COLORS: Palette = Palette { has_colors: true };
@@ -88,9 +88,9 @@ fn events() -> Vec<JournalEntry> {
     ]
 }
 
-/// The view of the job in a terminal of `size`, two seconds after a state, at `start`.
-fn model_at(size: Size, start: Instant) -> Model {
-    let mut model = Model::new(snapshot(48_200), size, start);
+/// The view of the job, two seconds after a state. It was opened at `start`.
+fn model_at(start: Instant) -> Model {
+    let mut model = Model::new(snapshot(48_200), start);
     let inputs = [
         (Input::Events(events()), 0),
         (Input::State(snapshot(48_205)), 2),
@@ -103,8 +103,8 @@ fn model_at(size: Size, start: Instant) -> Model {
     model
 }
 
-fn model(width: u16, height: u16) -> Model {
-    model_at(Size { width, height }, clock::now())
+fn model() -> Model {
+    model_at(clock::now())
 }
 
 fn press(model: &mut Model, keys: &[Key]) {
@@ -114,7 +114,7 @@ fn press(model: &mut Model, keys: &[Key]) {
 }
 
 /// The screen as text, without spaces at the ends of lines. The times of events are in UTC.
-fn screen(model: &Model, width: u16, height: u16) -> String {
+fn screen(model: &mut Model, width: u16, height: u16) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| draw(frame, model, COLORS)).unwrap();
     let buffer = terminal.backend().buffer();
@@ -141,8 +141,7 @@ fn memory_has_a_line() {
         let text = text.map(str::to_owned);
         let step = Some(48_200).filter(|_| text.is_none());
         job.memory = Some(MemoryStatus { step, is_copied: true, text, ..MemoryStatus::default() });
-        let size = Size { width: 100, height: 30 };
-        screen(&Model::new(job, size, clock::now()), 100, 30)
+        screen(&mut Model::new(job, clock::now()), 100, 30)
     };
     let plain = shown(None);
     assert!(plain.contains("\nmemory: step 48,200 whole and copied\n"), "{plain}");
@@ -150,22 +149,21 @@ fn memory_has_a_line() {
     assert!(off.contains("\nmemory: off: n17 has 40 GB and needs 84\n"), "{off}");
 }
 
-/// In a terminal of the usual size, the lists are below each other.
+/// The state of the job, the nodes and the events are below each other.
 #[test]
 fn usual_terminal() {
     assert_screen(
-        &screen(&model(80, 24), 80, 24),
+        &screen(&mut model(), 80, 24),
         "\
 job run7 · round 7 · running for 41 min 2 s · 3 of 2:4 nodes · 24 workers
 restarts 2/10
-step 48,210 of 100,000 (read from output)  0.41 s a step  █▅
+step 48,210 of 100,000 (read from output)  █▅  0.41 s a step  the last 2.3 s ago
 productive 96.5 % ███████████████████▎ of 3 h 9 min; lost: starting 3 min 2 s, …
 ── nodes: 5, 2 unusual, by state ───────────────────────────────────────────────
-    rank  host    workers  state                      seen
-▸   -     n3      (8)      lost: its agent has ended  14.3 s ago
-    -     n4      (8)      spare                      0.1 s ago
-  + 0-2   n[0-2]  0-23     running                    0.1 s ago
-
+  rank  host    workers  state                      seen
+  -     n3      (8)      lost: its agent has ended  14.3 s ago
+  -     n4      (8)      spare                      0.1 s ago
+  0-2   n[0-2]  0-23     running                    0.1 s ago
 ── events: 4 ───────────────────────────────────────────────────────────────────
   20:31:07  n3 was lost: its agent has ended
   20:31:07    round 6 has ended: n3 was lost
@@ -179,133 +177,67 @@ productive 96.5 % ███████████████████▎ o
 
 
 
-Enter node  Tab events  / find  f filter  s sort  e explain  ? help  q quit
+
+q quit  ↑↓ nodes  ←→ events  s sort  Enter each node
 ",
     );
 }
 
-/// In a wide terminal, the lists are next to each other.
-#[test]
-fn wide_terminal() {
-    let top = "\
-job run7 · round 7 · running for 41 min 2 s · 3 of 2:4 nodes · 24 workers · restarts 2/10
-step 48,210 of 100,000 (read from output)  0.41 s a step  the last 2.3 s ago  █▅
-productive 96.5 % ███████████████████▎ of 3 h 9 min; lost: starting 3 min 2 s, redone 2 min 40 s, hung 1 min 0 s
-";
-    let nodes = [
-        "── nodes: 5, 2 unusual, by state ─────────────────────────────────────────────────────────────────────────────",
-        "    rank  host    workers  state                      seen",
-        "▸   -     n3      (8)      lost: its agent has ended  14.3 s ago",
-        "    -     n4      (8)      spare                      0.1 s ago",
-        "  + 0-2   n[0-2]  0-23     running                    0.1 s ago",
-    ];
-    let events = [
-        "── events: 4 ────────────────────────────────────────────────────────────────────────────",
-        "  20:31:07  n3 was lost: its agent has ended",
-        "  20:31:07    round 6 has ended: n3 was lost",
-        "  20:31:08      round 7 begins with 3 nodes and 24 workers; no node is new",
-        "  20:31:19      the restart took 12.4 s (stopping 117 ms, starting 12.3 s), and 40 steps…",
-    ];
-    let lists: String =
-        nodes.iter().zip(events).map(|(node, event)| format!("{node:<110} {event}\n")).collect();
-    let keys =
-        "Enter node  Tab events  / find  f filter  s sort  e explain  ↑↓ choose  ? help  q quit";
-    let expected = format!("{top}{lists}{}{keys}", "\n".repeat(60 - 3 - 5 - 1));
-    assert_screen(&screen(&model(200, 60), 200, 60), &expected);
-}
-
-/// In a small terminal, one of the lists is shown.
+/// In a small terminal, the ends of lines are cut, and the lists share what is left.
 #[test]
 fn small_terminal() {
-    let mut model = model(40, 10);
+    let mut model = model();
     assert_screen(
-        &screen(&model, 40, 10),
+        &screen(&mut model, 44, 14),
         "\
-job run7 · round 7
-running for 41 min 2 s · 3 of 2:4 nodes
-step 48,210 of 100,000 (read)  █▅
-productive 96.5 % ███████▊ of 3 h 9 min…
-── nodes: 5, 2 unusual, by state ───────
-▸   -     n3      lost: its agent has e…
-    -     n4      spare
-  + 0-2   n[0-2]  running
-
-Enter node  Tab events  ? help  q quit
+job run7 · round 7 · running for 41 min 2 s
+3 of 2:4 nodes · 24 workers · restarts 2/10
+step 48,210 of 100,000 (read from output)  …
+productive 96.5 % ███████████████████▎ of 3…
+── nodes: 5, 2 unusual, by state ───────────
+  rank  host    workers  state
+  -     n3      (8)      lost: its agent has
+  -     n4      (8)      spare
+  0-2   n[0-2]  0-23     running
+── events: 4 ───────────────────────────────
+  20:31:07    round 6 has ended: n3 was lost
+  20:31:08      round 7 begins with 3 nodes…
+  20:31:19      the restart took 12.4 s (st…
+q quit  ↑↓ nodes  ←→ events  s sort  Enter e
 ",
     );
-    press(&mut model, &[Key::Tab]);
-    assert_screen(
-        &screen(&model, 40, 10),
-        "\
-job run7 · round 7
-running for 41 min 2 s · 3 of 2:4 nodes
-step 48,210 of 100,000 (read)  █▅
-productive 96.5 % ███████▊ of 3 h 9 min…
-── events: 4 ───────────────────────────
-  20:31:07  n3 was lost: its agent has …
-  20:31:07  round 6 has ended: n3 was l…
-  20:31:08  round 7 begins with 3 nodes…
-▸ 20:31:19  the restart took 12.4 s (st…
-Enter event  Tab nodes  ? help  q quit
-",
-    );
+    press(&mut model, &[Key::Nodes(Move::End), Key::Events(Move::PageDown)]);
+    let shown = screen(&mut model, 44, 11);
+    assert!(shown.contains("seen\n  0-2   n[0-2]"), "{shown}");
+    assert!(shown.contains("events: 4"), "{shown}");
+    assert!(shown.contains("\n  20:31:07  n3 was lost: its agent has ended\n"), "{shown}");
 }
 
-/// A terminal of any size is drawn, with every text and both lists.
+/// A terminal of any size is drawn.
 #[test]
 fn every_size_is_drawn() {
+    let mut model = model();
+    assert!(model.update(Input::Lost(None), clock::now()).is_continue());
     for (width, height) in [(1, 1), (2, 3), (10, 200), (39, 9), (119, 16), (120, 4), (300, 5)] {
-        let mut model = model(width, height);
-        assert!(model.update(Input::Lost(None), clock::now()).is_continue());
-        for keys in
-            [&[Key::Tab][..], &[Key::Char('e')], &[Key::Char('?'), Key::End], &[Key::Char('/')]]
-        {
-            press(&mut model, keys);
-            let text = screen(&model, width, height);
+        for key in [Key::Split, Key::Nodes(Move::End), Key::Sort, Key::Events(Move::End)] {
+            press(&mut model, &[key]);
+            let text = screen(&mut model, width, height);
             assert_eq!(text.lines().count(), usize::from(height));
         }
     }
-    // The view may be drawn before it receives a new size.
-    screen(&model(200, 60), 7, 3);
-    screen(&model(7, 3), 200, 60);
-}
-
-/// Everything about a node is shown below the state of the job.
-#[test]
-fn node_is_shown() {
-    let mut model = model(60, 22);
-    press(&mut model, &[Key::Enter]);
-    let shown = screen(&model, 60, 22);
-    let pane = &shown[shown.find("── node").expect("a title")..];
-    let expected = "\
-── node n3 ─────────────────────────────────────────────────
-state          lost
-reason         its agent has ended
-host           n3
-node id        n3
-address        10.0.0.3
-agent's port   1
-workers        8
-seen           12.3 s ago
-
-Events, newest first:
-";
-    assert!(pane.starts_with(expected), "{pane}");
-    assert!(pane.ends_with("\nEsc back  ↑↓ scroll  ? help  q quit\n"), "{pane}");
-    assert!(pane.contains("  round 6 has ended: n3 was lost\n"), "{pane}");
 }
 
 /// The loss of the coordinator and the outcome are shown in words.
 #[test]
 fn words_describe_the_connection_and_the_outcome() {
     let start = clock::now();
-    let mut model = model_at(Size { width: 80, height: 24 }, start);
+    let mut model = model_at(start);
     let at = |second| start + Duration::from_secs(second);
     assert!(model.update(Input::Lost(None), at(9)).is_continue());
     let why = || Some("cannot connect to n0:1".to_owned());
     assert!(model.update(Input::Lost(why()), at(10)).is_continue());
     assert!(model.update(Input::Tick, at(21)).is_continue());
-    let shown = screen(&model, 80, 24);
+    let shown = screen(&mut model, 80, 24);
     assert!(
         shown.contains(
             "\nconnection lost 12 s ago; this is the last state (cannot connect to n0:1)\n"
@@ -323,20 +255,19 @@ fn words_describe_the_connection_and_the_outcome() {
     };
     let closed = Snapshot { phase: PhaseName::Closed, outcome: Some(outcome), ..*snapshot(48_210) };
     assert!(model.update(Input::State(Box::new(closed)), at(22)).is_continue());
-    let shown = screen(&model, 80, 24);
+    let shown = screen(&mut model, 80, 24);
     assert!(shown.contains(" · closed · "), "{shown}");
     assert!(shown.contains("\nthe job is closed: "), "{shown}");
-    assert!(shown.contains("── outcome ──") && shown.contains("\nrun7 FAILED\n"), "{shown}");
     assert!(!shown.contains("connection lost"), "{shown}");
 }
 
 /// Faults have a colour in addition to their words. With `NO_COLOR`, nothing has a colour.
 #[test]
 fn colors_repeat_words() {
-    let model = model(80, 24);
-    let colors = |palette| {
+    let mut model = model();
+    let mut colors = |palette| {
         let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
-        terminal.draw(|frame| draw(frame, &model, palette)).unwrap();
+        terminal.draw(|frame| draw(frame, &mut model, palette)).unwrap();
         let cells = terminal.backend().buffer().content.iter();
         cells
             .filter(|cell| cell.fg != Color::Reset)
@@ -363,13 +294,13 @@ fn texts_are_printable() {
     }
     snapshot.run_id = RunId::new("run\u{1b}7");
     snapshot.incomplete = Some(Explanation { kind: "k".to_owned(), text: "\u{1b}c".to_owned() });
-    let mut model = Model::new(snapshot, Size { width: 80, height: 24 }, clock::now());
+    let mut model = Model::new(snapshot, clock::now());
     let mut events = events();
     events[0].text = "\u{1b}[3J\n".to_owned();
     assert!(model.update(Input::Events(events), clock::now()).is_continue());
-    for keys in [&[][..], &[Key::Enter], &[Key::Down, Key::Enter], &[Key::Char('e')]] {
+    for keys in [&[][..], &[Key::Split]] {
         press(&mut model, keys);
-        let text = screen(&model, 80, 24);
+        let text = screen(&mut model, 80, 24);
         let is_odd = |c: char| {
             c != '\n'
                 && (c.is_control()
@@ -384,14 +315,13 @@ fn texts_are_printable() {
 fn large_job_is_drawn() {
     let mut snapshot = snapshot(48_210);
     snapshot.nodes = nodes(10_000, 0);
-    let mut model = Model::new(snapshot, Size { width: 80, height: 24 }, clock::now());
-    assert!(
-        screen(&model, 80, 24).contains("▸ + 0-9999  n[0-9999]  0-79999  running  0.1 s ago\n")
-    );
-    press(&mut model, &[Key::Enter, Key::End]);
-    let text = screen(&model, 80, 24);
+    let mut model = Model::new(snapshot, clock::now());
+    let shown = screen(&mut model, 80, 24);
+    assert!(shown.contains("  0-9999  n[0-9999]  0-79999  running  0.1 s ago\n"), "{shown}");
+    press(&mut model, &[Key::Split, Key::Nodes(Move::End)]);
+    let text = screen(&mut model, 80, 24);
     let rows: Vec<&str> = text.lines().filter(|line| line.contains("  n999")).collect();
     let last = rows.last().unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
-    assert_eq!(last, "▸ · 9999 n9999 79992-79999 running 0.1 s ago");
+    assert_eq!(last, "9999 n9999 79992-79999 running 0.1 s ago");
     assert!(text.contains("── nodes: 10000, 0 unusual, by state ──"), "{text}");
 }
