@@ -37,6 +37,10 @@ fn mistakes_cost_no_network() {
         end.assert_stderr(&[part, "error: "]);
         assert!(!sandbox.path("called").exists(), "{words}");
     }
+    let hosts: String = (0..1025).map(|host| format!("n{host}\n")).collect();
+    let end = launch(&sandbox, &hosts, "x");
+    end.assert_code(2);
+    end.assert_stderr(&["1025 hosts are more than the 1024", "Slurm, MPI or a systemd unit"]);
     let end = sandbox.ragent("launch --hostfile nothing x").run();
     end.assert_code(2);
     end.assert_stderr(&["`--hostfile nothing` cannot be read: No such file"]);
@@ -46,13 +50,13 @@ fn mistakes_cost_no_network() {
 #[test]
 fn dry_run() {
     let sandbox = Sandbox::new();
-    let words = "--dry-run --fanout 2 -x TOKEN=s3cr3t --no-python train --lr 3";
+    let words = "--dry-run --fanout 1 -x TOKEN=s3cr3t --no-python train --lr 3";
     let end = launch(&sandbox, "a slots=8\nme@b\nc\n", words);
     end.assert_code(0);
     for part in [
         "\na\n  touch called -T -o BatchMode=yes ",
         " -- me@b 'exec ",
-        "\nc (from b)\n",
+        "\nc\n  touch called ",
         "--nproc-per-node=8",
         "--no-python --nnodes=3",
         "-- train --lr 3\n    with RAGENT_LOG TOKEN\n",

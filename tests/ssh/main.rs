@@ -8,7 +8,6 @@ mod output;
 mod secret;
 mod stalls;
 mod starting;
-mod tree;
 mod unreachable;
 mod voters;
 

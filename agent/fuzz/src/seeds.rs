@@ -577,24 +577,20 @@ fn launch_frames() -> Vec<Vec<u8>> {
         [&len[..], &[0], text.as_bytes()].concat()
     };
     let reports = [
-        json(
-            r#"{"Reached":{"host":1,"host_address":{"host_name":"n","address":"fd00::1","port":9}}}"#,
-        ),
-        json(r#"{"Disconnected":{"host":1,"why":"\u001b[2J","is_direct":true}}"#),
-        json(r#"{"Ended":{"host":4294967295,"end":{"Exited":-1}}}"#),
-        json(r#"{"Ended":{"host":0,"end":{"NotStarted":"no such file"}}}"#),
-        vec![0, 0, 0, 7, 1, 0, 0, 0, 3, 0xff, b'\n'],
-        vec![0, 0, 0, 5, 2, 0xff, 0xff, 0xff, 0xff],
+        json(r#"{"Reached":{"host_name":"n","address":"fd00::1","port":9}}"#),
+        json(r#"{"Disconnected":"\u001b[2J"}"#),
+        json(r#"{"Ended":{"Exited":-1}}"#),
+        json(r#"{"Ended":{"NotStarted":"no such file"}}"#),
+        vec![0, 0, 0, 3, 1, 0xff, b'\n'],
+        vec![0, 0, 0, 1, 2],
     ];
     let orders = [
         json(r#""KeepAlive""#),
         json(r#"{"Signal":{"signal":-2147483648}}"#),
         json(
-            r#"{"Start":{"job":{"env":[["A",{"Unix":[255,61]}]],"folder":{"Unix":[47]},"flags":[],"script":[],"secret":null,"stop_ms":5},"hosts":[{"number":1,"flags":[],"env":[]}]}}"#,
+            r#"{"Job":{"env":[["A",{"Unix":[255,61]}]],"folder":{"Unix":[47]},"flags":[],"script":[],"secret":null,"stop_ms":5}}"#,
         ),
-        json(
-            r#"{"Reach":{"launch":{"name":"l","stop_ms":1},"me":0,"below":[{"number":1,"target":"u@h"}],"way":{"ssh":["ssh"],"ragent":"/r","connect_timeout_s":9,"fanout":8}}}"#,
-        ),
+        json(r#"{"Start":{"number":1,"flags":[{"Unix":[45]}],"env":[]}}"#),
         vec![0, 0, 0, 0],
         vec![0xff, 0xff, 0xff, 0xff],
         vec![0, 0, 0, 1, 9],

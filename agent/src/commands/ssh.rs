@@ -4,10 +4,9 @@
 //!  this host                     node1                          node2
 //! ┌─────────────────┐  ssh  ┌───────────────────────┐   ┌───────────────────────┐
 //! │ machine (pure)  │──────▶│ relay ──▶ agent       │   │ relay ──▶ agent       │
-//! │ driver          │  ssh  │   │         └ keeper… │   │             └ keeper… │
-//! │ connections     │───────┼───┼───────────────────┼──▶│                       │
-//! └─────────────────┘       └───┼───────────────────┘   └───────────────────────┘
-//!                               └─ ssh ─▶ further hosts, if there are many
+//! │ driver          │       │             └ keeper… │   │             └ keeper… │
+//! │ connections     │──ssh──┼───────────────────────┼──▶│                       │
+//! └─────────────────┘       └───────────────────────┘   └───────────────────────┘
 //! ```
 //!
 //! 1. `plan` determines the command of each host, without network access.
@@ -15,12 +14,12 @@
 //! 3. Each `connection` is one ssh, which starts a `relay` on its host.
 //! 4. The relay starts the agent.
 //!
-//! Agents find each other by themselves. ssh carries only orders and output, so a broken connection ends only the agents that are reached
-//! through it. Those on hosts further down are started again.
+//! Agents find each other by themselves. ssh carries only orders and output, so a broken connection ends only the agent that is reached
+//! through it.
 
 mod agent_process;
-mod branches;
 mod connection;
+mod connections;
 mod driver;
 mod dry_run;
 mod filters;
@@ -44,8 +43,6 @@ mod rendezvous;
 mod shell_words;
 mod ssh_command;
 mod ssh_process;
-mod succession;
-mod tree;
 mod variables;
 
 use std::{

@@ -27,7 +27,7 @@ use tokio::{
 
 use super::{
     lines::Lines,
-    order::{AgentEnd, HostJob, HostNumber, Job, RelayReport},
+    order::{AgentEnd, HostJob, Job, RelayReport},
 };
 use crate::commands::ssh::limits;
 
@@ -41,7 +41,7 @@ pub(super) struct AgentProcess {
 }
 
 impl AgentProcess {
-    /// Starts the agent of `host`. Its lines are sent to `reports`. `core_dump` is the inherited limit.
+    /// Starts an agent by `job` and its own part `host`. Its lines are sent to `reports`. `core_dump` is the inherited limit.
     ///
     /// # Errors
     ///
@@ -89,10 +89,10 @@ impl AgentProcess {
             spawned.map_err(|error| format!("failed to start its agent in `{folder}`: {error}"))?;
         let mut readers = JoinSet::new();
         if let Some(pipe) = child.stdout.take() {
-            readers.spawn(pass_on(pipe, host.number, Stream::Stdout, reports.clone()));
+            readers.spawn(pass_on(pipe, Stream::Stdout, reports.clone()));
         }
         if let Some(pipe) = child.stderr.take() {
-            readers.spawn(pass_on(pipe, host.number, Stream::Stderr, reports.clone()));
+            readers.spawn(pass_on(pipe, Stream::Stderr, reports.clone()));
         }
         Ok(Self { child, readers, drained_by: None })
     }
@@ -144,7 +144,6 @@ fn shells_name(folder: &Path) -> Option<PathBuf> {
 /// Sends the lines of `pipe` to `reports`, and waits while the queue is full.
 async fn pass_on(
     mut pipe: impl AsyncRead + Unpin,
-    host: HostNumber,
     stream: Stream,
     reports: mpsc::Sender<RelayReport>,
 ) {
@@ -153,7 +152,7 @@ async fn pass_on(
         let is_over = !matches!(pipe.read_buf(lines.room()).await, Ok(1..));
         while let Some(line) = lines.take(is_over) {
             // If the receiver is gone, the pipe is still read, so that the agent does not block.
-            let _ = reports.send(RelayReport::Line { host, stream, line }).await;
+            let _ = reports.send(RelayReport::Line { stream, line }).await;
         }
         if is_over {
             return;

@@ -1,8 +1,8 @@
-//! Runs one ssh: starts a relay on a host, sends it orders, and passes on the reports of that relay and of the relays below it.
+//! Runs one ssh: starts a relay on a host, sends it orders, and passes on its reports.
 //!
-//! When it ends, for any reason, it reports every host that it still leads to as gone.
+//! When it ends, for any reason, it reports that too.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use ragent_base::sys::clock;
@@ -18,54 +18,44 @@ use tracing::debug;
 use super::{
     frame::Message,
     listener::Listener,
-    order::{HostNumber, LaunchId, RelayOrder, RelayReport},
+    order::{HostNumber, RelayOrder, RelayReport},
     ssh_command::{self, Way},
     ssh_process::{SshOutput, SshProcess, listen},
-    tree::Branch,
 };
 use crate::commands::ssh::limits;
 
-/// A connection to one host, and to the hosts below it.
+/// A connection to one host.
 #[derive(Debug)]
 pub(super) struct HostConnection {
-    pub(super) branch: Branch,
+    /// The number of the host.
+    pub(super) host: HostNumber,
+    /// The destination for ssh: `HOST` or `USER@HOST`.
+    pub(super) target: String,
     pub(super) way: Arc<Way>,
-    pub(super) launch: Arc<LaunchId>,
     /// Limits the number of connections that are opened at the same time.
     pub(super) permits: Arc<Semaphore>,
     /// The orders, as frames. The connection is closed when the sender is gone.
     pub(super) orders: mpsc::Receiver<Bytes>,
     /// The receiver of the reports.
-    pub(super) reports: mpsc::Sender<RelayReport>,
+    pub(super) reports: mpsc::Sender<(HostNumber, RelayReport)>,
 }
 
 impl HostConnection {
     /// Opens the connection and serves it until it ends.
     pub(super) async fn run(mut self) {
-        let hosts = self.branch.below.iter().chain([&self.branch.head]);
-        let mut open: BTreeSet<HostNumber> = hosts.map(|host| host.number).collect();
-        let Some(why) = self.attempt(&mut open).await else { return };
-        let head = self.branch.head.number;
-        for host in open {
-            let is_direct = host == head;
-            let why = if is_direct {
-                why.clone()
-            } else {
-                format!("the connection through {} was lost: {why}", self.branch.head.target)
-            };
-            // If this fails, the receiver has ended.
-            let _ = self.reports.send(RelayReport::Disconnected { host, why, is_direct }).await;
-        }
+        let Some(why) = self.attempt().await else { return };
+        // If this fails, the receiver has ended.
+        let _ = self.reports.send((self.host, RelayReport::Disconnected(why))).await;
     }
 
     /// Opens the connection and serves it. Retries if the refusal may be temporary. Returns the reason for its end, or `None` if it is no
     /// longer needed.
-    async fn attempt(&mut self, open: &mut BTreeSet<HostNumber>) -> Option<String> {
+    async fn attempt(&mut self) -> Option<String> {
         let mut attempts = 1;
         loop {
             let ssh_output = SshOutput::default();
             let permit = self.permit().await?;
-            let why = self.serve(permit, open, &ssh_output).await;
+            let why = self.serve(permit, &ssh_output).await;
             if ssh_output.is_greeted()
                 || !ssh_command::may_pass(&why)
                 || attempts == limits::SSH_ATTEMPTS
@@ -95,35 +85,22 @@ impl HostConnection {
         }
     }
 
-    /// Serves the connection and returns the reason for its end. Hosts that remain in `open` have
-    /// not been reported as ended or gone.
-    async fn serve(
-        &mut self,
-        permit: OwnedSemaphorePermit,
-        open: &mut BTreeSet<HostNumber>,
-        ssh_output: &SshOutput,
-    ) -> String {
-        let command = self.way.command(&self.branch.head.target);
+    /// Serves the connection and returns the reason for its end.
+    async fn serve(&mut self, permit: OwnedSemaphorePermit, ssh_output: &SshOutput) -> String {
+        let keep_alive = match RelayOrder::KeepAlive.encode() {
+            Ok(order) => order,
+            Err(error) => return format!("failed to encode an order: {error}"),
+        };
+        let command = self.way.command(&self.target);
         let (process, stdin, stdout, stderr) = match SshProcess::start(&command) {
             Ok(started) => started,
             Err(error) => return format!("failed to start `{}`: {error}", self.way.ssh[0]),
         };
-        let reach = RelayOrder::Reach {
-            launch: LaunchId::clone(&self.launch),
-            me: self.branch.head.number,
-            below: self.branch.below.clone(),
-            way: Way::clone(&self.way),
-        };
-        let encoded = reach.encode().and_then(|reach| Ok((reach, RelayOrder::KeepAlive.encode()?)));
-        let (reach, keep_alive) = match encoded {
-            Ok(orders) => orders,
-            Err(error) => return format!("failed to encode an order: {error}"),
-        };
-        let head = self.branch.head.number;
-        let stderr = tokio::spawn(listen(stderr, head, ssh_output.clone(), self.reports.clone()));
-        let listener = Listener::new(stdout, ssh_output.clone(), head, open);
+        let (host, reports) = (self.host, self.reports.clone());
+        let stderr = tokio::spawn(listen(stderr, host, ssh_output.clone(), reports));
+        let listener = Listener::new(stdout, ssh_output.clone(), host);
         let deadline = clock::now() + self.way.greeting_timeout();
-        let writer = write(stdin, reach, keep_alive, &mut self.orders);
+        let writer = write(stdin, keep_alive, &mut self.orders);
         let listen = listener.run(permit, deadline, &self.reports);
         tokio::pin!(writer, listen);
         // The stream of orders may end first. Later reports are still received.
@@ -136,23 +113,17 @@ impl HostConnection {
 }
 
 /// Sends orders, and keep-alives between them, until there are no more or ssh has ended.
-async fn write(
-    mut stdin: ChildStdin,
-    first: Bytes,
-    keep_alive: Bytes,
-    orders: &mut mpsc::Receiver<Bytes>,
-) {
-    let mut next = first;
+async fn write(mut stdin: ChildStdin, keep_alive: Bytes, orders: &mut mpsc::Receiver<Bytes>) {
     loop {
-        if stdin.write_all(&next).await.is_err() {
-            // ssh has ended. Its other streams show that too.
-            return;
-        }
-        next = match timeout(limits::ORDER_KEEP_ALIVE, orders.recv()).await {
+        let next = match timeout(limits::ORDER_KEEP_ALIVE, orders.recv()).await {
             Ok(Some(order)) => order,
             Ok(None) => return,
             Err(_) => keep_alive.clone(),
         };
+        if stdin.write_all(&next).await.is_err() {
+            // ssh has ended. Its other streams show that too.
+            return;
+        }
     }
 }
 

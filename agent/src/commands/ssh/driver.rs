@@ -11,10 +11,10 @@ use tokio::sync::mpsc;
 use tracing::info;
 
 use super::{
-    branches::Branches,
+    connections::HostConnections,
     launch_result::LaunchResult,
     machine::{Effect, LaunchSettings, Machine},
-    order::{HostJob, RelayReport},
+    order::{HostNumber, RelayReport},
     output::Prefixes,
     plan::Plan,
 };
@@ -40,8 +40,7 @@ pub(super) async fn drive(plan: &Plan) -> Result<LaunchResult, LaunchError> {
     let mut driver = LaunchDriver {
         plan,
         machine: Machine::new(clock::now(), settings(plan)),
-        branches: Branches::new(plan.way.clone(), plan.launch(), sender),
-        jobs: Vec::new(),
+        connections: HostConnections::open(&plan.way, &plan.hosts, &sender),
         prefixes: Prefixes::new(plan.names(), plan.marks_workers),
         registration: None,
         pending: None,
@@ -61,7 +60,7 @@ pub(super) async fn drive(plan: &Plan) -> Result<LaunchResult, LaunchError> {
             }
             Some(signal) = forwarded.recv() => {
                 info!(%signal, "signal received; forwarding it");
-                driver.branches.signal(signal as i32);
+                driver.connections.signal(signal as i32);
             }
             () = clock::until(deadline) => driver.machine.handle_timeout(clock::now()),
             () = write(&console, &driver.pending) => {
@@ -70,12 +69,14 @@ pub(super) async fn drive(plan: &Plan) -> Result<LaunchResult, LaunchError> {
                 driver.hurry = driver.hurry.map(|_| clock::now() + limits::FLUSH_TIMEOUT);
             }
             () = clock::until(driver.hurry), if driver.pending.is_some() => driver.pending = None,
-            Some(report) = reports.recv(), if driver.pending.is_none() => driver.handle_report(report),
+            Some((host, report)) = reports.recv(), if driver.pending.is_none() => {
+                driver.handle_report(host, report);
+            }
         }
     };
     // Later reports are ignored.
     drop(reports);
-    driver.branches.disconnect(limits::DISCONNECT_TIMEOUT).await;
+    driver.connections.disconnect(limits::DISCONNECT_TIMEOUT).await;
     drop(console);
     console_end.wait(limits::FLUSH_TIMEOUT).await;
     Ok(result)
@@ -87,7 +88,7 @@ fn settings(plan: &Plan) -> LaunchSettings {
         min: plan.nodes.min() as usize,
         stop: plan.stop(),
         notice: plan.notice,
-        // A relay may try one host after another. Those hosts are then tried directly.
+        // A busy sshd may drop a connection, which is then tried again.
         reach_silence: plan.way.greeting_timeout().saturating_mul(3),
         rendezvous: plan.rendezvous.clone(),
     }
@@ -96,10 +97,8 @@ fn settings(plan: &Plan) -> LaunchSettings {
 struct LaunchDriver<'a> {
     plan: &'a Plan,
     machine: Machine,
-    branches: Branches,
+    connections: HostConnections,
     prefixes: Prefixes,
-    /// The parts of the agents' commands that are specific to the hosts, once they are started.
-    jobs: Vec<HostJob>,
     /// The registration of this launch, which exists until the launch ends.
     registration: Option<AgentFile>,
     /// A line that is not yet written to the console.
@@ -114,37 +113,27 @@ impl LaunchDriver<'_> {
     fn carry_out(&mut self) -> Option<LaunchResult> {
         while let Some(effect) = self.machine.poll_effect() {
             match effect {
-                Effect::Reach => self.branches.reach(self.plan.destinations()),
-                Effect::ReachDirectly(host) => {
-                    self.branches.reach_directly(self.plan.destination(host));
-                }
                 Effect::Start(hosts) => {
-                    self.jobs = self.plan.host_jobs(&hosts);
                     // If it fails, `ragent status` needs the endpoint and the secret as flags.
                     self.registration = self
                         .plan
                         .registration(&hosts)
                         .and_then(|registration| AgentFile::new(&registration).ok());
-                    self.branches.start(&self.plan.first_job(), &self.jobs);
+                    self.connections.start(self.plan.first_job(), self.plan.host_jobs(&hosts));
                 }
-                Effect::StartAgain(host) => {
-                    let own = |job: &&HostJob| job.number == host;
-                    let own: Vec<HostJob> = self.jobs.iter().filter(own).cloned().collect();
-                    self.branches.start(&self.plan.job, &own);
-                }
-                Effect::Signal(signal) => self.branches.signal(signal as i32),
+                Effect::Signal(signal) => self.connections.signal(signal as i32),
                 Effect::Finish(result) => return Some(result),
             }
         }
         None
     }
 
-    fn handle_report(&mut self, report: RelayReport) {
+    fn handle_report(&mut self, host: HostNumber, report: RelayReport) {
         match report {
-            RelayReport::Line { host, stream, line } => {
+            RelayReport::Line { stream, line } => {
                 self.pending = Some((stream, self.prefixes.mark(host, line)));
             }
-            report => self.machine.handle_report(clock::now(), report),
+            report => self.machine.handle_report(clock::now(), host, report),
         }
     }
 }

@@ -5,10 +5,10 @@ use std::{collections::BTreeMap, fmt::Write};
 use ragent_base::spec::DEFAULT_PORT;
 
 use super::{
-    order::{HostAddress, HostJob, HostNumber, TargetHost},
+    filters::ChosenHost,
+    order::{HostAddress, HostJob, HostNumber},
     plan::Plan,
     shell_words,
-    tree::{self, Branch},
 };
 
 /// Returns the commands of each host. They have the names of variables, but not their values.
@@ -45,38 +45,16 @@ pub(super) fn text(plan: &Plan) -> String {
     }
     let jobs: BTreeMap<HostNumber, HostJob> =
         jobs.into_iter().map(|job| (job.number, job)).collect();
-    // Each host precedes those below it.
-    let mut rest = branches(plan, plan.destinations(), None);
-    while let Some((branch, by)) = rest.pop() {
-        let number = branch.head.number;
-        describe(&mut text, plan, &branch.head, jobs.get(&number), by);
-        rest.extend(branches(plan, branch.below, Some(number)));
+    for (number, host) in (0..).zip(&plan.hosts) {
+        describe(&mut text, plan, host, jobs.get(&number));
     }
     text
 }
 
-/// Returns the branches to `hosts` in reverse order. They are reached from this host or from the host `by`.
-fn branches(
-    plan: &Plan,
-    hosts: Vec<TargetHost>,
-    by: Option<HostNumber>,
-) -> Vec<(Branch, Option<HostNumber>)> {
-    let branches = tree::split(hosts, plan.way.fanout).into_iter().rev();
-    branches.map(|branch| (branch, by)).collect()
-}
-
 /// Appends the commands of one host to `text`.
-fn describe(
-    text: &mut String,
-    plan: &Plan,
-    host: &TargetHost,
-    job: Option<&HostJob>,
-    by: Option<HostNumber>,
-) {
-    let name = |number: HostNumber| plan.hosts[number as usize].name.as_str();
-    let by = by.map(|by| format!(" (from {})", name(by))).unwrap_or_default();
+fn describe(text: &mut String, plan: &Plan, host: &ChosenHost, job: Option<&HostJob>) {
     // Writing to a string does not fail.
-    let _ = writeln!(text, "{}{by}", name(host.number));
+    let _ = writeln!(text, "{}", host.name);
     let _ = writeln!(text, "  {}", shell_words::join(&plan.way.command(&host.target)));
     let Some(job) = job else { return };
     let folder = shell_words::quote(plan.job.folder.as_os_str());

@@ -7,7 +7,7 @@ use ragent_base::spec::Stream;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio_util::codec::{Decoder, Encoder, LengthDelimitedCodec};
 
-use super::order::{HostNumber, RelayOrder, RelayReport};
+use super::order::{RelayOrder, RelayReport};
 use crate::commands::ssh::limits;
 
 /// The reason why a message cannot be encoded, or why bytes are not a message.
@@ -22,9 +22,6 @@ pub(super) enum FrameError {
     /// The kind is unknown.
     #[error("a message has the unknown kind {0}")]
     Kind(u8),
-    /// A line of output is too short for the number of its host.
-    #[error("a line of output has no host number")]
-    Line,
     /// The JSON is not a valid message.
     #[error("a message is malformed")]
     Json(#[source] serde_json::Error),
@@ -55,30 +52,28 @@ impl Message for RelayOrder {
 }
 
 impl Message for RelayReport {
-    const LIMIT: usize = KIND + NUMBER + limits::MAX_RELAYED_LINE;
+    const LIMIT: usize = KIND + limits::MAX_RELAYED_LINE;
 
     fn encode(&self) -> Result<Bytes, FrameError> {
-        let Self::Line { host, stream, line } = self else { return json_frame(self) };
+        let Self::Line { stream, line } = self else { return json_frame(self) };
         let kind = match stream {
             Stream::Stdout => STDOUT,
             Stream::Stderr => STDERR,
         };
-        let mut content = BytesMut::with_capacity(KIND + NUMBER + line.len());
+        let mut content = BytesMut::with_capacity(KIND + line.len());
         content.put_u8(kind);
-        content.put_u32(*host);
         content.put_slice(line);
         frame::<Self>(&content)
     }
 
-    fn decode(kind: u8, mut payload: Bytes) -> Result<Self, FrameError> {
+    fn decode(kind: u8, payload: Bytes) -> Result<Self, FrameError> {
         let stream = match kind {
             JSON => return from_json(&payload),
             STDOUT => Stream::Stdout,
             STDERR => Stream::Stderr,
             kind => return Err(FrameError::Kind(kind)),
         };
-        let host = payload.try_get_u32().map_err(|_| FrameError::Line)?;
-        Ok(Self::Line { host, stream, line: payload })
+        Ok(Self::Line { stream, line: payload })
     }
 }
 
@@ -111,8 +106,6 @@ impl<M: Message> FrameDecoder<M> {
 
 /// The length of a kind.
 const KIND: usize = 1;
-/// The length of the number of the host whose line follows.
-const NUMBER: usize = size_of::<HostNumber>();
 const JSON: u8 = 0;
 const STDOUT: u8 = 1;
 const STDERR: u8 = 2;
@@ -149,10 +142,10 @@ mod tests {
     fn reports() -> Vec<RelayReport> {
         let line = |text: &'static [u8]| Bytes::from_static(text);
         vec![
-            RelayReport::Line { host: 7, stream: Stream::Stderr, line: line(b"\xff\n") },
-            RelayReport::Disconnected { host: 1, why: "no route".to_owned(), is_direct: true },
-            RelayReport::Line { host: 0, stream: Stream::Stdout, line: line(b"") },
-            RelayReport::Ended { host: 2, end: AgentEnd::Exited(3) },
+            RelayReport::Line { stream: Stream::Stderr, line: line(b"\xff\n") },
+            RelayReport::Ended(AgentEnd::NotStarted("no folder".to_owned())),
+            RelayReport::Line { stream: Stream::Stdout, line: line(b"") },
+            RelayReport::Ended(AgentEnd::Exited(3)),
         ]
     }
 
@@ -167,8 +160,9 @@ mod tests {
         let odd = std::ffi::OsString::from_vec(vec![0xff, b'=', b'\n']);
         let env = vec![("A".to_owned(), odd.clone())];
         let job = Job { env, folder: odd.into(), ..Job::default() };
-        let order = RelayOrder::Start { job, hosts: vec![HostJob::default()] };
-        assert_eq!(take::<RelayOrder>(&order.encode().unwrap()).unwrap(), Some(order));
+        for order in [RelayOrder::Job(job), RelayOrder::Start(HostJob::default())] {
+            assert_eq!(take::<RelayOrder>(&order.encode().unwrap()).unwrap(), Some(order));
+        }
     }
 
     /// Both sides refuse a length over the limit, before memory is reserved for it.
@@ -179,7 +173,7 @@ mod tests {
         assert!(matches!(take::<RelayOrder>(&head), Ok(None)));
         let report = |len| {
             let line = Bytes::from(vec![b'x'; len]);
-            RelayReport::Line { host: 0, stream: Stream::Stdout, line }
+            RelayReport::Line { stream: Stream::Stdout, line }
         };
         let longest = report(limits::MAX_RELAYED_LINE);
         assert_eq!(take::<RelayReport>(&longest.encode().unwrap()).unwrap(), Some(longest));
@@ -187,12 +181,15 @@ mod tests {
         assert!(matches!(longer.encode(), Err(FrameError::TooLong(_))));
     }
 
-    /// A frame without content, with an unknown kind or without the number of a host is an error.
+    /// A frame without content or with an unknown kind is an error. So is a report that no relay makes.
     #[test]
     fn short_messages_are_refused() {
         assert!(matches!(take::<RelayReport>(&[0, 0, 0, 0]), Err(FrameError::Empty)));
         assert!(matches!(take::<RelayReport>(&[0, 0, 0, 1, 9]), Err(FrameError::Kind(9))));
-        assert!(matches!(take::<RelayReport>(&[0, 0, 0, 2, STDOUT, 0]), Err(FrameError::Line)));
+        let lost = RelayReport::Disconnected("cut".to_owned());
+        assert!(matches!(lost.encode(), Err(FrameError::Json(_))));
+        let lost = [&[0, 0, 0, 23, JSON], &br#"{"Disconnected":"cut"}"#[..]].concat();
+        assert!(matches!(take::<RelayReport>(&lost), Err(FrameError::Json(_))));
     }
 
     proptest! {

@@ -15,7 +15,7 @@ pub(super) fn line() -> Vec<u8> {
 }
 
 /// The version of the protocol and of the program, which must be the same on both sides.
-const VERSION: &str = concat!("4 ", env!("CARGO_PKG_VERSION"));
+const VERSION: &str = concat!("5 ", env!("CARGO_PKG_VERSION"));
 
 /// The reason why the other side is not a relay of this program.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]

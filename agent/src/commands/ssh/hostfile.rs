@@ -84,7 +84,7 @@ pub(crate) enum HostListError {
         value: String,
     },
     /// More hosts than the limit.
-    #[error("it contains more than {} hosts", limits::MAX_HOSTS)]
+    #[error("it contains more than {} hosts", limits::MAX_LISTED_HOSTS)]
     TooMany,
     /// A line with two different numbers of slots.
     #[error("line {line}: `{name}` has two numbers of slots, {first} and {second}")]
@@ -145,7 +145,7 @@ impl FromStr for HostList {
             if let Some(first) = lines.insert(host.name.to_ascii_lowercase(), line) {
                 return Err(HostListError::Duplicate { name: host.name, first, line });
             }
-            if hosts.len() == limits::MAX_HOSTS {
+            if hosts.len() == limits::MAX_LISTED_HOSTS {
                 return Err(HostListError::TooMany);
             }
             hosts.push(host);

@@ -1,6 +1,6 @@
-//! Receives the reports of a relay and of the relays below it, and passes on the valid ones.
+//! Receives the reports of a relay, and passes them on in a form that is safe to print.
 
-use std::{collections::BTreeSet, time::Instant};
+use std::time::Instant;
 
 use bytes::BytesMut;
 use ragent_base::sys::clock;
@@ -13,32 +13,26 @@ use tokio::{
 use super::{
     frame::FrameDecoder,
     greeting::Greeting,
-    host_address::checked,
+    host_address,
     order::{AgentEnd, HostNumber, RelayReport},
     ssh_process::SshOutput,
 };
 use crate::commands::ssh::limits;
 
 /// The receiver of a relay's reports.
-pub(super) struct Listener<'a> {
+pub(super) struct Listener {
     stdout: ChildStdout,
     input: BytesMut,
     frames: FrameDecoder<RelayReport>,
     ssh_output: SshOutput,
-    head: HostNumber,
-    open: &'a mut BTreeSet<HostNumber>,
+    host: HostNumber,
 }
 
-impl<'a> Listener<'a> {
-    /// Creates the listener for the relay of `head`, which leads to the hosts in `open`.
-    pub(super) fn new(
-        stdout: ChildStdout,
-        ssh_output: SshOutput,
-        head: HostNumber,
-        open: &'a mut BTreeSet<HostNumber>,
-    ) -> Self {
+impl Listener {
+    /// Creates the listener for the relay of `host`.
+    pub(super) fn new(stdout: ChildStdout, ssh_output: SshOutput, host: HostNumber) -> Self {
         let (input, frames) = (BytesMut::new(), FrameDecoder::default());
-        Self { stdout, input, frames, ssh_output, head, open }
+        Self { stdout, input, frames, ssh_output, host }
     }
 
     /// Passes on reports until there are no more.
@@ -50,7 +44,7 @@ impl<'a> Listener<'a> {
         mut self,
         permit: OwnedSemaphorePermit,
         deadline: Instant,
-        reports: &mpsc::Sender<RelayReport>,
+        reports: &mpsc::Sender<(HostNumber, RelayReport)>,
     ) -> Result<(), String> {
         let greeted = timeout_at(deadline, self.greeting()).await;
         match greeted {
@@ -62,9 +56,7 @@ impl<'a> Listener<'a> {
         drop(permit);
         loop {
             while let Some(report) = self.next()? {
-                if let Some(report) = self.checked(report) {
-                    let _ = reports.send(report).await;
-                }
+                let _ = reports.send((self.host, checked(report))).await;
             }
             if !self.read().await {
                 return Ok(());
@@ -104,36 +96,18 @@ impl<'a> Listener<'a> {
             .decode(&mut self.input)
             .map_err(|error| format!("its ragent sent an invalid message: {error}"))
     }
+}
 
-    /// Returns the report as it is passed on, or `None` if this connection does not lead to its
-    /// host.
-    fn checked(&mut self, report: RelayReport) -> Option<RelayReport> {
-        let (RelayReport::Line { host, .. }
-        | RelayReport::Reached { host, .. }
-        | RelayReport::Disconnected { host, .. }
-        | RelayReport::Ended { host, .. }) = report;
-        if !self.open.contains(&host) {
-            return None;
+/// Returns the report as it is passed on.
+fn checked(report: RelayReport) -> RelayReport {
+    match report {
+        RelayReport::Reached(address) => RelayReport::Reached(host_address::checked(address)),
+        RelayReport::Ended(AgentEnd::NotStarted(why)) => {
+            RelayReport::Ended(AgentEnd::NotStarted(printable(&why)))
         }
-        match report {
-            RelayReport::Disconnected { host, why, .. } => {
-                self.open.remove(&host);
-                let why = printable(&why);
-                Some(RelayReport::Disconnected { host, why, is_direct: host == self.head })
-            }
-            RelayReport::Ended { host, end } => {
-                self.open.remove(&host);
-                let end = match end {
-                    AgentEnd::NotStarted(why) => AgentEnd::NotStarted(printable(&why)),
-                    AgentEnd::Exited(_) | AgentEnd::Signaled(_) => end,
-                };
-                Some(RelayReport::Ended { host, end })
-            }
-            RelayReport::Reached { host, host_address } => {
-                Some(RelayReport::Reached { host, host_address: checked(host_address) })
-            }
-            RelayReport::Line { .. } => Some(report),
-        }
+        RelayReport::Ended(AgentEnd::Exited(_) | AgentEnd::Signaled(_))
+        | RelayReport::Line { .. }
+        | RelayReport::Disconnected(_) => report,
     }
 }
 

@@ -8,9 +8,7 @@
 //!                                                   Stopping ── all have ended, killed if they must be
 //! ```
 //!
-//! - A host that another host could not reach is tried directly.
-//! - A host that another host has lost is reached directly as well, and its agent is started again.
-//! - When one agent reports that the job has succeeded, the others have a few seconds to learn it. Then they are signalled to end.
+//! When one agent reports that the job has succeeded, the others have a few seconds to learn it. Then they are signalled to end.
 //!
 //! The output of workers is handled elsewhere.
 
@@ -52,14 +50,8 @@ pub(super) struct LaunchSettings {
 /// An action for the driver.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Effect {
-    /// Reaches all hosts.
-    Reach,
-    /// Reaches a host directly, because another host could not reach it.
-    ReachDirectly(HostNumber),
     /// Starts the agents of these hosts.
     Start(Vec<(HostNumber, HostAddress)>),
-    /// Starts the agent of a host that was reached again.
-    StartAgain(HostNumber),
     /// Signals all agents.
     Signal(Signal),
     /// Ends the launch.
@@ -93,21 +85,18 @@ pub(super) struct Machine {
     /// The hosts of the job's voters, or the host of its only endpoint, if this launch has chosen them.
     coordinators: Vec<HostNumber>,
     phase: LaunchPhase,
-    /// The number of hosts that another host could not reach.
-    direct_connections: usize,
     effects: VecDeque<Effect>,
 }
 
 impl Machine {
-    /// Creates the machine, whose first effect is to reach all hosts.
+    /// Creates the machine of a launch whose hosts are being reached.
     pub(super) fn new(now: Instant, settings: LaunchSettings) -> Self {
         info!(hosts = settings.names.len(), "reaching hosts");
         Self {
             hosts: Hosts::new(settings.names.clone()),
             coordinators: Vec::new(),
             phase: LaunchPhase::Reaching { silent_until: now + settings.reach_silence },
-            direct_connections: 0,
-            effects: VecDeque::from([Effect::Reach]),
+            effects: VecDeque::new(),
             settings,
         }
     }
@@ -127,15 +116,13 @@ impl Machine {
         }
     }
 
-    /// Handles a report of a relay.
-    pub(super) fn handle_report(&mut self, now: Instant, report: RelayReport) {
+    /// Handles a report about a host.
+    pub(super) fn handle_report(&mut self, now: Instant, host: HostNumber, report: RelayReport) {
         match report {
             RelayReport::Line { .. } => {}
-            RelayReport::Reached { host, host_address } => self.reached(host, host_address),
-            RelayReport::Disconnected { host, why, is_direct } => {
-                self.disconnected(host, why, is_direct)
-            }
-            RelayReport::Ended { host, end } => self.ended(host, end),
+            RelayReport::Reached(host_address) => self.reached(host, host_address),
+            RelayReport::Disconnected(why) => self.disconnected(host, why),
+            RelayReport::Ended(end) => self.ended(host, end),
         }
         if let LaunchPhase::Reaching { silent_until } = &mut self.phase {
             *silent_until = now + self.settings.reach_silence;
@@ -203,63 +190,21 @@ impl Machine {
     }
 
     fn reached(&mut self, host: HostNumber, host_address: HostAddress) {
-        match (&self.phase, self.hosts.at(host)) {
-            (LaunchPhase::Reaching { .. }, HostState::Reaching) => {
-                debug!(host = self.hosts.name(host), "host reached");
-                self.hosts.set(host, HostState::Reached(host_address));
-            }
-            (LaunchPhase::Running { .. }, HostState::Returning) => {
-                info!(host = self.hosts.name(host), "host reached again; starting its agent");
-                self.hosts.set(host, HostState::Running);
-                self.effects.push_back(Effect::StartAgain(host));
-            }
-            (_, _) => {}
+        if *self.hosts.at(host) == HostState::Reaching {
+            debug!(host = self.hosts.name(host), "host reached");
+            self.hosts.set(host, HostState::Reached(host_address));
         }
     }
 
-    fn disconnected(&mut self, host: HostNumber, why: String, is_direct: bool) {
+    fn disconnected(&mut self, host: HostNumber, why: String) {
         match self.hosts.at(host) {
             HostState::Unreachable(_) | HostState::Ended(_) | HostState::Lost(_) => {}
-            HostState::Running if !is_direct && self.may_return() => {
-                self.reach_directly(host, &why, HostState::Returning);
-            }
-            HostState::Running | HostState::Returning => {
+            HostState::Running => {
                 warn!(host = self.hosts.name(host), cause = why, "host lost");
                 self.hosts.set(host, HostState::Lost(why));
             }
-            HostState::Reaching | HostState::Reached(_) if is_direct => self.unreachable(host, why),
-            HostState::Reaching | HostState::Reached(_) => {
-                self.reach_directly(host, &why, HostState::Reaching);
-            }
+            HostState::Reaching | HostState::Reached(_) => self.unreachable(host, why),
         }
-    }
-
-    /// Returns true if the job still needs hosts.
-    fn may_return(&self) -> bool {
-        matches!(self.phase, LaunchPhase::Running { .. }) && !self.hosts.have_success()
-    }
-
-    /// Reaches a host directly that another host could not reach, or has lost. The number of warnings is limited, because all such hosts
-    /// may have the same cause.
-    fn reach_directly(&mut self, host: HostNumber, why: &str, state: HostState) {
-        let name = self.hosts.name(host);
-        let what = match state {
-            HostState::Returning => "host lost through another host; connecting to it directly",
-            _ => "host not reached through another host; connecting to it directly",
-        };
-        self.direct_connections += 1;
-        if self.direct_connections <= limits::DIRECT_CONNECTION_WARNINGS {
-            warn!(host = name, cause = why, "{what}");
-        } else {
-            info!(host = name, cause = why, "{what}");
-        }
-        if self.direct_connections == limits::DIRECT_CONNECTION_WARNINGS + 1 {
-            warn!(
-                "more hosts were not reached through another host; set `RAGENT_LOG=info` to log each cause"
-            );
-        }
-        self.hosts.set(host, state);
-        self.effects.push_back(Effect::ReachDirectly(host));
     }
 
     fn unreachable(&mut self, host: HostNumber, why: String) {
@@ -272,13 +217,9 @@ impl Machine {
             "its ragent sent an invalid message: an agent has ended that was not started";
         match self.hosts.at(host) {
             HostState::Running => {}
-            // No later report of this host would be passed on, so the launch must not wait for it.
+            // The end of its agent would not be reported again, so the launch must not wait for it.
             HostState::Reaching | HostState::Reached(_) => {
                 return self.unreachable(host, not_started.to_owned());
-            }
-            HostState::Returning => {
-                warn!(host = self.hosts.name(host), cause = not_started, "host lost");
-                return self.hosts.set(host, HostState::Lost(not_started.to_owned()));
             }
             HostState::Unreachable(_) | HostState::Ended(_) | HostState::Lost(_) => return,
         }
@@ -297,8 +238,7 @@ impl Machine {
                 }
             }
             LaunchPhase::Running { .. } | LaunchPhase::Stopping { .. }
-                if self.hosts.running() == 0
-                    && (self.hosts.have_success() || self.hosts.returning() == 0) =>
+                if self.hosts.running() == 0 =>
             {
                 self.conclude();
             }
@@ -353,22 +293,14 @@ impl Machine {
         if too_few(self.hosts.may_return(), |state| !state.cannot_return()) {
             return Some(now);
         }
-        let is_left =
-            |state: &HostState| matches!(state, HostState::Running | HostState::Returning);
-        let left = self.hosts.running() + self.hosts.returning();
-        too_few(left, is_left).then(|| now + self.settings.stop)
+        let is_running = |state: &HostState| *state == HostState::Running;
+        too_few(self.hosts.running(), is_running).then(|| now + self.settings.stop)
     }
 
     fn stop(&mut self, now: Instant, cause: Option<Signal>, signal: Signal) {
         let until = now + self.settings.stop;
         self.phase = LaunchPhase::Stopping { cause, until, stage: StopStage::Ending };
         self.effects.push_back(Effect::Signal(signal));
-        for host in self.hosts.those(&HostState::Returning) {
-            self.hosts.set(host, HostState::Lost("it was not reached again".to_owned()));
-        }
-        if self.hosts.running() == 0 {
-            self.conclude();
-        }
     }
 
     fn enter(&mut self, next: StopStage) {

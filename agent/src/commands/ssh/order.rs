@@ -10,56 +10,23 @@ use ragent_base::{secret::WrittenSecret, spec::Stream};
 use ragent_core::process_end::ProcessEnd;
 use serde::{Deserialize, Serialize};
 
-use super::ssh_command::Way;
-
 /// The index of a host in the list.
 pub(super) type HostNumber = u32;
-
-/// A host to be reached.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub(super) struct TargetHost {
-    pub(super) number: HostNumber,
-    /// The destination for ssh: `HOST` or `USER@HOST`.
-    pub(super) target: String,
-}
 
 /// A message to a relay.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) enum RelayOrder {
-    /// Assigns the relay its number. The relay ends an earlier relay of the launch on its host, and reaches the hosts below it.
-    Reach {
-        /// The launch.
-        launch: LaunchId,
-        /// The number of the relay's host.
-        me: HostNumber,
-        /// The hosts below it.
-        below: Vec<TargetHost>,
-        /// The way to reach them.
-        way: Way,
-    },
-    /// Starts the agents of the named hosts: of this host and of hosts below it.
-    Start {
-        /// The part that is the same on all hosts.
-        job: Job,
-        /// The hosts, each with its own part.
-        hosts: Vec<HostJob>,
-    },
-    /// Signals the agents of this host and of those below.
+    /// Gives the part of the agents' commands that is the same on all hosts.
+    Job(Job),
+    /// Starts the agent, after [`RelayOrder::Job`].
+    Start(HostJob),
+    /// Signals the agent.
     Signal {
         /// The signal's number.
         signal: i32,
     },
     /// Shows that the sender of orders is alive.
     KeepAlive,
-}
-
-/// The identity of a launch. Two relays of the launch on one host find each other by it.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-pub(super) struct LaunchId {
-    /// A name that no other launch has.
-    pub(super) name: String,
-    /// The time that an agent may take to end after a signal, in milliseconds.
-    pub(super) stop_ms: u64,
 }
 
 /// The part of the agents' commands that is the same on all hosts of a launch.
@@ -83,6 +50,7 @@ pub(super) struct Job {
 /// The part of an agent's command that is specific to its host.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct HostJob {
+    /// The number of the host.
     pub(super) number: HostNumber,
     /// Further flags.
     pub(super) flags: Vec<OsString>,
@@ -98,42 +66,25 @@ impl Job {
     }
 }
 
-/// A message from a relay.
+/// A report about a host.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) enum RelayReport {
-    /// A line of output of a host's agent or of its workers.
+    /// A line of output of the host's agent or of its workers.
     #[serde(skip)]
     Line {
-        /// The host.
-        host: HostNumber,
         /// The stream.
         stream: Stream,
         /// The line with its line feed, or a piece of a line that is too long.
         line: Bytes,
     },
-    /// A host was reached.
-    Reached {
-        /// The host.
-        host: HostNumber,
-        /// The address and port at which other hosts can reach it.
-        host_address: HostAddress,
-    },
-    /// A host could not be reached, or its connection has ended.
-    Disconnected {
-        /// The host.
-        host: HostNumber,
-        /// The reason.
-        why: String,
-        /// True if the receiver has tried to reach the host directly, not through another host.
-        is_direct: bool,
-    },
-    /// A host's agent and all processes that it started have ended.
-    Ended {
-        /// The host.
-        host: HostNumber,
-        /// The way in which the agent has ended.
-        end: AgentEnd,
-    },
+    /// The host was reached, at this address.
+    Reached(HostAddress),
+    /// The host could not be reached, or its connection has ended, for this reason. Only the
+    /// launching host makes this report.
+    #[serde(skip)]
+    Disconnected(String),
+    /// The host's agent and all processes that it started have ended.
+    Ended(AgentEnd),
 }
 
 /// The address and port at which other hosts can reach a host.

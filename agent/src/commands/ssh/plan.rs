@@ -18,7 +18,7 @@ use ragent_rendezvous::{ids::RunId, settings::NodeRange};
 use super::{
     filters::{self, ChosenHost},
     hostfile::{HostList, HostListError},
-    order::{HostAddress, HostJob, HostNumber, Job, LaunchId, TargetHost},
+    order::{HostAddress, HostJob, HostNumber, Job},
     output,
     rendezvous::{Conf, RendezvousPlan},
     shell_words,
@@ -115,8 +115,6 @@ pub(super) struct Plan {
     pub(super) nodes: NodeRange,
     /// The way in which agents find each other.
     pub(super) rendezvous: RendezvousPlan,
-    /// A name that no other launch has.
-    launch_name: String,
     /// The run id of the job.
     run_id: RunId,
     /// The endpoint that the user has given.
@@ -184,9 +182,7 @@ impl Plan {
         let (way, (spec, rendezvous)) =
             errors.into_result(way.zip(spec.zip(rendezvous)))?.ok_or_else(Vec::new)?;
         let plan = Self::new(args, here, (hosts, way, env), &spec, rendezvous);
-        // The order to the first relay of a branch has the job, and a few flags for each host below.
-        let below = plan.hosts.len().div_ceil(plan.way.fanout as usize);
-        let len = plan.job.len() + below * (HOST_WORDS + text.len());
+        let len = plan.job.len() + HOST_WORDS + text.len();
         // Each byte may take four bytes in JSON.
         if len > limits::MAX_RELAY_FRAME / 4 {
             return Err(vec![too_long(len)]);
@@ -247,7 +243,6 @@ impl Plan {
             },
             nodes,
             rendezvous,
-            launch_name: here.generated_id.clone(),
             run_id: spec.run_id.clone(),
             endpoint: launch.rdzv_endpoint.clone().filter(|text| !text.is_empty()),
             counts_slots: launch.job.nproc_per_node.is_none(),
@@ -258,7 +253,8 @@ impl Plan {
         }
     }
 
-    /// Returns the part of the agents' commands that is the same on all hosts, for their first start.
+    /// Returns the part of the agents' commands that is the same on all hosts, for their first start. `--dry-run` prints commands without
+    /// that flag, because you may run these again.
     pub(super) fn first_job(&self) -> Job {
         let flag = self.rendezvous.has_new_name().then(|| "--first-start".into());
         let flags = self.job.flags.iter().cloned().chain(flag).collect();
@@ -268,11 +264,6 @@ impl Plan {
     /// Returns the time that agents may take to end.
     pub(super) fn stop(&self) -> Duration {
         Duration::from_millis(self.job.stop_ms)
-    }
-
-    /// Returns the identity of the launch.
-    pub(super) fn launch(&self) -> LaunchId {
-        LaunchId { name: self.launch_name.clone(), stop_ms: self.job.stop_ms }
     }
 
     /// Returns the registration of this launch. `ragent status` on this host finds the job and its secret by it. Returns `None` if the
@@ -310,16 +301,6 @@ impl Plan {
     /// Returns the names of the hosts, by number.
     pub(super) fn names(&self) -> Vec<String> {
         self.hosts.iter().map(|host| host.name.clone()).collect()
-    }
-
-    /// Returns the destination of a host.
-    pub(super) fn destination(&self, number: HostNumber) -> TargetHost {
-        TargetHost { number, target: self.hosts[number as usize].target.clone() }
-    }
-
-    /// Returns the destinations of all hosts.
-    pub(super) fn destinations(&self) -> Vec<TargetHost> {
-        (0..).zip(&self.hosts).map(|(number, _)| self.destination(number)).collect()
     }
 
     /// Returns the specific parts of the commands for the hosts that were reached.
@@ -391,7 +372,17 @@ fn chosen_hosts(args: &LaunchOverSshArgs, here: &Here) -> Result<Vec<ChosenHost>
     let list: HostList = here.hostfile.parse().map_err(|error: HostListError| {
         UsageError::new(format!("`--hostfile {}`: {error}", args.hostfile)).with_hint(error.hint())
     })?;
-    filters::choose(&list, args.include.as_deref(), args.exclude.as_deref())
+    let hosts = filters::choose(&list, args.include.as_deref(), args.exclude.as_deref())?;
+    if hosts.len() > limits::MAX_HOSTS {
+        let message = format!(
+            "{} hosts are more than the {} that `ragent launch` can connect to",
+            hosts.len(),
+            limits::MAX_HOSTS
+        );
+        let hint = "start `ragent` on each host with Slurm, MPI or a systemd unit, or choose fewer hosts with `--include`";
+        return Err(UsageError::new(message).with_hint(hint));
+    }
+    Ok(hosts)
 }
 
 fn way(args: &LaunchOverSshArgs, here: &Here, host: &impl Host) -> Result<Way, UsageError> {

@@ -1,9 +1,9 @@
 //! Runs on each host of a launch, started by ssh: `ragent __relay`.
 //!
-//! It starts the host's agent when it is ordered to, and passes on the agent's output. It does the same for the hosts below it.
+//! It starts the host's agent when it is ordered to, and passes on the agent's output.
 //!
 //! It runs as long as it receives orders. They end if the launching host is done or gone, or if ssh has lost its connection. Then, or if
-//! none arrives for too long, it ends its agent with a signal, and the orders to the relays below end as well.
+//! none arrives for too long, it ends its agent with a signal.
 //!
 //! Its loop never blocks on output. Lines that are not read delay workers, not orders.
 
@@ -17,20 +17,14 @@ use std::{
 use bytes::BytesMut;
 use nix::sys::signal::Signal;
 use ragent_base::sys::{clock, host::ThisHost};
-use tokio::{
-    net::UnixStream,
-    sync::{mpsc, oneshot},
-    task::JoinHandle,
-};
+use tokio::sync::{mpsc, oneshot};
 
 use super::{
     agent_process::AgentProcess,
-    branches::Branches,
     frame::{FrameDecoder, Message},
     greeting,
     host_address::host_address,
-    order::{AgentEnd, HostJob, HostNumber, Job, LaunchId, RelayOrder, RelayReport},
-    succession::{self, SuccessorSocket},
+    order::{AgentEnd, HostJob, Job, RelayOrder, RelayReport},
 };
 use crate::{
     commands::ssh::limits,
@@ -55,8 +49,9 @@ pub fn run() -> Result<(), LaunchError> {
     runtime::block_on(async {
         let mut signals = runtime::watch_signals(&SIGNALS)?;
         let mut relay = Relay::new(reports);
-        let cause = relay.serve(orders, &mut signals).await;
-        relay.leave(cause, &mut signals).await;
+        relay.report_reached();
+        relay.serve(orders, &mut signals).await;
+        relay.leave(&mut signals).await;
         // Nothing reads output that is not written by then.
         let _ = tokio::time::timeout(limits::FLUSH_TIMEOUT, written).await;
         Ok(())
@@ -123,10 +118,9 @@ fn read_orders() -> io::Result<mpsc::Receiver<RelayOrder>> {
 
 /// The part of a launch on one host.
 struct Relay {
-    /// The number of this host, once it is known.
-    me: Option<HostNumber>,
     reports: mpsc::Sender<RelayReport>,
-    branches: Option<Branches>,
+    /// The part of the agent's command that is the same on all hosts, until the agent is started.
+    job: Option<Job>,
     agent: Option<AgentProcess>,
     /// The reserved port for the agent, until it is started.
     held: Option<TcpListener>,
@@ -134,104 +128,50 @@ struct Relay {
     stop: Duration,
     /// The inherited limit of core dumps, which is restored for the agent.
     core_dump: u64,
-    /// The launch, once it is known.
-    launch: LaunchId,
-    /// The end of an earlier relay on this host, which is waited for.
-    predecessor: Option<JoinHandle<()>>,
-    /// The socket for a later relay on this host, once this one is ready.
-    successors: Option<SuccessorSocket>,
-}
-
-/// The reason why a relay ends.
-#[derive(Debug)]
-enum EndCause {
-    /// Its orders have ended.
-    NoOrders,
-    /// It has received a signal.
-    Signal,
-    /// Another relay serves this host. Its connection is held until this relay has ended.
-    Successor { _stream: UnixStream },
 }
 
 impl Relay {
     fn new(reports: mpsc::Sender<RelayReport>) -> Self {
-        let (me, branches, agent, held) = (None, None, None, None);
         let core_dump = ThisHost.disable_core_dumps();
-        let (launch, predecessor, successors) = (LaunchId::default(), None, None);
-        let stop = Duration::ZERO;
-        Self {
-            me,
-            reports,
-            branches,
-            agent,
-            held,
-            stop,
-            core_dump,
-            launch,
-            predecessor,
-            successors,
-        }
+        Self { reports, job: None, agent: None, held: None, stop: Duration::ZERO, core_dump }
     }
 
+    /// Carries out orders until they end, or a signal arrives.
     async fn serve(
         &mut self,
         mut orders: mpsc::Receiver<RelayOrder>,
         signals: &mut mpsc::Receiver<Signal>,
-    ) -> EndCause {
+    ) {
         let mut silent_until = clock::now() + limits::ORDER_SILENCE;
         loop {
             tokio::select! {
                 // Orders come before the deadline, since they may be waiting after a freeze.
                 biased;
-                _ = signals.recv() => return EndCause::Signal,
+                _ = signals.recv() => return,
                 order = orders.recv() => {
-                    let Some(order) = order else { return EndCause::NoOrders };
+                    let Some(order) = order else { return };
                     silent_until = clock::now() + limits::ORDER_SILENCE;
                     self.carry_out(order);
                 }
                 end = ended(&mut self.agent) => {
                     self.agent = None;
-                    self.report_end(end);
+                    self.send(RelayReport::Ended(end));
                 }
-                () = predecessor_ended(&mut self.predecessor) => {
-                    self.predecessor = None;
-                    self.report_reached();
-                }
-                stream = successor(&self.successors) => {
-                    return EndCause::Successor { _stream: stream };
-                }
-                () = clock::until(Some(silent_until)) => return EndCause::NoOrders,
+                () = clock::until(Some(silent_until)) => return,
             }
         }
     }
 
     fn carry_out(&mut self, order: RelayOrder) {
         match order {
-            RelayOrder::Reach { launch, me, below, way } => {
-                self.me = Some(me);
-                if below.len().min(way.fanout as usize) > limits::PLAIN_CONNECTIONS {
-                    // The agent and its workers inherit the new limit, so it is raised only if needed.
-                    ThisHost.raise_open_files();
-                }
-                let predecessor = succession::end_predecessor(launch.clone(), me);
-                self.predecessor = Some(tokio::spawn(predecessor));
-                self.launch = launch.clone();
-                let mut branches = Branches::new(way, launch, self.reports.clone());
-                branches.reach(below);
-                self.branches = Some(branches);
-            }
-            RelayOrder::Start { job, hosts } => {
-                if let Some(branches) = &self.branches {
-                    branches.start(&job, &hosts);
-                }
-                if let Some(own) = hosts.iter().find(|host| Some(host.number) == self.me) {
-                    self.start(&job, own);
+            RelayOrder::Job(job) => self.job = Some(job),
+            RelayOrder::Start(own) => {
+                // An agent is ordered only once, after its job.
+                if let Some(job) = self.job.take() {
+                    self.start(&job, &own);
                 }
             }
             RelayOrder::Signal { signal } => {
-                if let Some(branches) = &self.branches {
-                    branches.signal(signal);
-                }
                 if let Some(agent) = &self.agent {
                     agent.signal(signal);
                 }
@@ -243,29 +183,17 @@ impl Relay {
     fn start(&mut self, job: &Job, own: &HostJob) {
         self.stop = Duration::from_millis(job.stop_ms);
         self.held = None;
-        if self.agent.is_some() {
-            // Cannot happen, because an agent is ordered only once.
-            return;
-        }
         match AgentProcess::start(job, own, self.core_dump, &self.reports) {
             Ok(agent) => self.agent = Some(agent),
-            Err(why) => self.report_end(AgentEnd::NotStarted(why)),
+            Err(why) => self.send(RelayReport::Ended(AgentEnd::NotStarted(why))),
         }
     }
 
-    /// Reports that this host is reached, once no other relay of the launch is left on it.
+    /// Reports that this host is reached.
     fn report_reached(&mut self) {
-        let Some(host) = self.me else { return };
-        self.successors = Some(SuccessorSocket::listen(&self.launch, host));
         let (host_address, held) = host_address();
         self.held = held;
-        self.send(RelayReport::Reached { host, host_address });
-    }
-
-    fn report_end(&self, end: AgentEnd) {
-        if let Some(host) = self.me {
-            self.send(RelayReport::Ended { host, end });
-        }
+        self.send(RelayReport::Reached(host_address));
     }
 
     /// Sends a report as soon as there is room in the queue. A relay sends two reports in this way.
@@ -277,48 +205,19 @@ impl Relay {
         });
     }
 
-    /// Ends the agent of this host and the connections to the hosts below. Their agents end as well, unless only this relay has to end. In
-    /// that case the launching host starts them again.
-    async fn leave(self, cause: EndCause, signals: &mut mpsc::Receiver<Signal>) {
+    /// Ends the agent of this host.
+    async fn leave(self, signals: &mut mpsc::Receiver<Signal>) {
         let deadline = clock::now() + self.stop;
-        let agent = async {
-            let Some(mut agent) = self.agent else { return };
-            agent.signal(Signal::SIGTERM as i32);
-            tokio::select! {
-                _ = agent.ended() => return,
-                () = clock::until(Some(deadline)) => {}
-                _ = signals.recv() => {}
-            }
-            // The agent's keeper kills all other processes. The relay waits for that.
-            agent.signal(Signal::SIGKILL as i32);
-            let _ = tokio::time::timeout(limits::CLEANUP_TIMEOUT, agent.ended()).await;
-        };
-        let below = async {
-            let Some(branches) = self.branches else { return };
-            if let EndCause::Signal = cause {
-                branches.abandon("its relay has received a signal").await;
-            } else {
-                branches.disconnect(self.stop.saturating_add(limits::DISCONNECT_TIMEOUT)).await;
-            }
-        };
-        tokio::join!(agent, below);
-    }
-}
-
-/// Waits for the end of an earlier relay. Never completes if there is none.
-async fn predecessor_ended(predecessor: &mut Option<JoinHandle<()>>) {
-    match predecessor {
-        // A failed task waits for no relay.
-        Some(task) => drop(task.await),
-        None => std::future::pending().await,
-    }
-}
-
-/// Waits for a later relay.
-async fn successor(socket: &Option<SuccessorSocket>) -> UnixStream {
-    match socket {
-        Some(socket) => socket.successor().await,
-        None => std::future::pending().await,
+        let Some(mut agent) = self.agent else { return };
+        agent.signal(Signal::SIGTERM as i32);
+        tokio::select! {
+            _ = agent.ended() => return,
+            () = clock::until(Some(deadline)) => {}
+            _ = signals.recv() => {}
+        }
+        // The agent's keeper kills all other processes. The relay waits for that.
+        agent.signal(Signal::SIGKILL as i32);
+        let _ = tokio::time::timeout(limits::CLEANUP_TIMEOUT, agent.ended()).await;
     }
 }
 
@@ -339,11 +238,7 @@ mod tests {
     /// A report that cannot be encoded is replaced by a warning. The reports after it are written.
     #[test]
     fn report_that_is_too_long_is_reported() {
-        let line = |len| RelayReport::Line {
-            host: 1,
-            stream: Stream::Stdout,
-            line: vec![b'x'; len].into(),
-        };
+        let line = |len| RelayReport::Line { stream: Stream::Stdout, line: vec![b'x'; len].into() };
         let (sender, mut queue) = mpsc::channel(2);
         sender.try_send(line(limits::MAX_RELAYED_LINE + 1)).unwrap();
         sender.try_send(line(1)).unwrap();

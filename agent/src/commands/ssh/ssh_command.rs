@@ -6,13 +6,11 @@ use std::{
     time::Duration,
 };
 
-use serde::{Deserialize, Serialize};
-
 use super::shell_words;
 use crate::commands::ssh::limits;
 
 /// The way in which hosts are reached.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Way {
     /// The ssh program and the user's options.
     pub(super) ssh: Vec<String>,
@@ -20,7 +18,7 @@ pub(super) struct Way {
     pub(super) ragent: String,
     /// The time limit to open a connection, in seconds.
     pub(super) connect_timeout_s: u64,
-    /// The maximum number of connections that one host opens.
+    /// The maximum number of connections that are opened at the same time.
     pub(super) fanout: u32,
 }
 

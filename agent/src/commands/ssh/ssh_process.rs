@@ -133,15 +133,15 @@ pub(super) async fn listen(
     mut stderr: ChildStderr,
     host: HostNumber,
     output: SshOutput,
-    reports: mpsc::Sender<RelayReport>,
+    reports: mpsc::Sender<(HostNumber, RelayReport)>,
 ) {
     let mut lines = Lines::default();
     loop {
         let is_over = !matches!(stderr.read_buf(lines.room()).await, Ok(1..));
         while let Some(line) = lines.take(is_over) {
             if output.push(&line) {
-                let _ =
-                    reports.send(RelayReport::Line { host, stream: Stream::Stderr, line }).await;
+                let report = RelayReport::Line { stream: Stream::Stderr, line };
+                let _ = reports.send((host, report)).await;
             }
         }
         if is_over {

@@ -11,9 +11,6 @@ pub(super) enum HostState {
     Reached(HostAddress),
     Unreachable(String),
     Running,
-    /// Its agent was started, but the relay through which it was reached is lost. It is being reached directly, and its agent will be
-    /// started again.
-    Returning,
     Ended(AgentEnd),
     /// The relay of the host is gone, and its agent with it.
     Lost(String),
@@ -29,7 +26,6 @@ impl HostState {
             Self::Reaching
             | Self::Reached(_)
             | Self::Running
-            | Self::Returning
             | Self::Ended(AgentEnd::Exited(_) | AgentEnd::Signaled(_)) => false,
         }
     }
@@ -51,7 +47,6 @@ pub(super) struct Hosts {
 struct HostCounts {
     reaching: usize,
     running: usize,
-    returning: usize,
     succeeded: usize,
     cannot_return: usize,
 }
@@ -62,7 +57,6 @@ impl HostCounts {
         match state {
             HostState::Reaching => Some(&mut self.reaching),
             HostState::Running => Some(&mut self.running),
-            HostState::Returning => Some(&mut self.returning),
             HostState::Ended(AgentEnd::Exited(0)) => Some(&mut self.succeeded),
             state if state.cannot_return() => Some(&mut self.cannot_return),
             HostState::Reached(_)
@@ -106,7 +100,7 @@ impl Hosts {
         }
     }
 
-    /// Returns the number of hosts that are being reached for the first time.
+    /// Returns the number of hosts that are being reached.
     pub(super) fn reaching(&self) -> usize {
         self.counts.reaching
     }
@@ -114,11 +108,6 @@ impl Hosts {
     /// Returns the number of hosts whose agents run.
     pub(super) fn running(&self) -> usize {
         self.counts.running
-    }
-
-    /// Returns the number of hosts that are being reached again.
-    pub(super) fn returning(&self) -> usize {
-        self.counts.returning
     }
 
     /// Returns the number of hosts that may still take part.
@@ -143,7 +132,6 @@ impl Hosts {
             HostState::Reaching
             | HostState::Unreachable(_)
             | HostState::Running
-            | HostState::Returning
             | HostState::Ended(_)
             | HostState::Lost(_) => None,
         };
@@ -157,7 +145,6 @@ impl Hosts {
             HostState::Reaching
             | HostState::Reached(_)
             | HostState::Running
-            | HostState::Returning
             | HostState::Ended(_)
             | HostState::Lost(_) => None,
         })
@@ -171,8 +158,7 @@ impl Hosts {
             HostState::Reaching
             | HostState::Reached(_)
             | HostState::Unreachable(_)
-            | HostState::Running
-            | HostState::Returning => None,
+            | HostState::Running => None,
         })
     }
 

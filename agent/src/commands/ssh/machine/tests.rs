@@ -25,9 +25,7 @@ impl Fixture {
             reach_silence: 60 * SECOND,
             rendezvous: RendezvousPlan::at_hosts(voters),
         };
-        let mut fixture = Self { machine: Machine::new(now, settings), now };
-        assert_eq!(fixture.effects(), [Effect::Reach]);
-        fixture
+        Self { machine: Machine::new(now, settings), now }
     }
 
     /// Creates a launch whose hosts are all reached and whose agents run.
@@ -52,21 +50,21 @@ impl Fixture {
         std::iter::from_fn(|| self.machine.poll_effect()).collect()
     }
 
-    fn report(&mut self, report: RelayReport) -> Vec<Effect> {
-        self.machine.handle_report(self.now, report);
+    fn report(&mut self, host: HostNumber, report: RelayReport) -> Vec<Effect> {
+        self.machine.handle_report(self.now, host, report);
         self.effects()
     }
 
     fn reached(&mut self, host: HostNumber) -> Vec<Effect> {
-        self.report(RelayReport::Reached { host, host_address: host_address() })
+        self.report(host, RelayReport::Reached(host_address()))
     }
 
-    fn disconnected(&mut self, host: HostNumber, is_direct: bool) -> Vec<Effect> {
-        self.report(RelayReport::Disconnected { host, why: "cut".to_owned(), is_direct })
+    fn disconnected(&mut self, host: HostNumber) -> Vec<Effect> {
+        self.report(host, RelayReport::Disconnected("cut".to_owned()))
     }
 
     fn exited(&mut self, host: HostNumber, code: i32) -> Vec<Effect> {
-        self.report(RelayReport::Ended { host, end: AgentEnd::Exited(code) })
+        self.report(host, RelayReport::Ended(AgentEnd::Exited(code)))
     }
 
     fn signal(&mut self, signal: Signal) -> Vec<Effect> {
@@ -107,7 +105,7 @@ fn all_start_at_once() {
 #[test]
 fn goes_on_without_the_unreachable() {
     let mut t = Fixture::new(3, 2);
-    assert_eq!(t.disconnected(0, true), []);
+    assert_eq!(t.disconnected(0), []);
     assert_eq!(t.reached(2), []);
     assert_eq!(t.reached(1), [start(&[1, 2])]);
 }
@@ -120,73 +118,18 @@ fn too_few_hosts() {
     assert_eq!(t.reached(0), []);
     let unreachable = vec![("n1".to_owned(), "cut".to_owned())];
     let result = LaunchResult::TooFewHosts { reached: 1, min: 2, unreachable };
-    assert_eq!(t.disconnected(1, true), [Effect::Finish(result)]);
+    assert_eq!(t.disconnected(1), [Effect::Finish(result)]);
 }
 
-/// A host that another host cannot reach, or has lost before the start, is tried directly, once.
+/// A host whose connection is lost before the start takes no part.
 #[test]
-fn second_way_is_the_direct_one() {
+fn host_is_lost_before_the_start() {
     let mut t = Fixture::new(3, 2);
     assert_eq!(t.reached(0), []);
     assert_eq!(t.reached(1), []);
-    assert_eq!(t.disconnected(2, false), [Effect::ReachDirectly(2)]);
-    assert_eq!(t.disconnected(1, false), [Effect::ReachDirectly(1)]);
-    assert_eq!(t.disconnected(2, true), []);
-    assert_eq!(t.reached(1), [start(&[0, 1])]);
-}
-
-/// A host below a lost relay is reached directly, and its agent is started again. If that connection is lost as well, the host is lost.
-#[test]
-fn hosts_below_a_lost_relay_return() {
-    let mut t = Fixture::running(4, 2);
-    assert_eq!(t.disconnected(2, true), []);
-    assert_eq!(t.disconnected(3, false), [Effect::ReachDirectly(3)]);
-    assert_eq!(t.exited(1, 1), []);
-    assert_eq!(t.advance(39 * SECOND), []);
-    assert_eq!(t.reached(3), [Effect::StartAgain(3)]);
-    assert_eq!(t.disconnected(3, true), []);
-    assert_eq!(t.exited(0, 0), [Effect::Finish(LaunchResult::Succeeded)]);
-}
-
-/// While a host is being reached again, the job still has it. That ends when it turns out to be lost.
-#[test]
-fn returning_hosts_count() {
-    let mut t = Fixture::running(3, 3);
-    assert_eq!(t.disconnected(1, false), [Effect::ReachDirectly(1)]);
-    assert_eq!(t.disconnected(2, false), [Effect::ReachDirectly(2)]);
-    assert_eq!(t.reached(2), [Effect::StartAgain(2)]);
-    assert_eq!(t.disconnected(1, true), [Effect::Signal(Signal::SIGTERM)]);
-    // The coordinator's host may return, too.
-    let mut t = Fixture::running(3, 1);
-    assert_eq!(t.disconnected(0, false), [Effect::ReachDirectly(0)]);
-    assert_eq!(t.reached(0), [Effect::StartAgain(0)]);
-    // If no other agent is left, the launch waits for it.
-    let mut t = Fixture::running(2, 1);
-    assert_eq!(t.disconnected(1, false), [Effect::ReachDirectly(1)]);
-    assert_eq!(t.exited(0, 1), []);
-    assert_eq!(t.disconnected(1, true), [failed(1, &[("n1", "it was lost: cut")])]);
-}
-
-/// No agent is started again when the job is over or is being stopped.
-#[test]
-fn no_return_at_the_end() {
-    let mut t = Fixture::running(3, 2);
-    assert_eq!(t.disconnected(2, false), [Effect::ReachDirectly(2)]);
-    assert_eq!(t.exited(0, 0), []);
-    assert_eq!(t.disconnected(1, false), [Effect::Finish(LaunchResult::Succeeded)]);
-    let mut t = Fixture::running(3, 2);
-    assert_eq!(t.disconnected(2, false), [Effect::ReachDirectly(2)]);
-    assert_eq!(t.signal(Signal::SIGTERM), [Effect::Signal(Signal::SIGTERM)]);
-    assert_eq!(t.reached(2), []);
-    assert_eq!(t.disconnected(1, false), []);
-    let result = LaunchResult::Interrupted { signal: Signal::SIGTERM };
-    assert_eq!(t.exited(0, 1), [Effect::Finish(result)]);
-    // Nothing is left to wait for.
-    let mut t = Fixture::running(2, 1);
-    assert_eq!(t.disconnected(1, false), [Effect::ReachDirectly(1)]);
-    assert_eq!(t.exited(0, 1), []);
-    let result = LaunchResult::Interrupted { signal: Signal::SIGINT };
-    assert_eq!(t.signal(Signal::SIGINT), [Effect::Signal(Signal::SIGINT), Effect::Finish(result)]);
+    assert_eq!(t.disconnected(1), []);
+    assert_eq!(t.reached(1), []);
+    assert_eq!(t.reached(2), [start(&[0, 2])]);
 }
 
 /// A host that does not report delays the others for a limited time only.
@@ -244,9 +187,9 @@ fn stubborn_agents_are_killed() {
     assert_eq!(t.exited(0, 1), []);
     assert_eq!(t.advance(39 * SECOND), []);
     assert_eq!(t.advance(SECOND), [Effect::Signal(Signal::SIGKILL)]);
-    let end = RelayReport::Ended { host: 1, end: AgentEnd::Signaled(9) };
+    let end = RelayReport::Ended(AgentEnd::Signaled(9));
     let result = LaunchResult::Interrupted { signal: Signal::SIGTERM };
-    assert_eq!(t.report(end), [Effect::Finish(result)]);
+    assert_eq!(t.report(1, end), [Effect::Finish(result)]);
 }
 
 /// If a host cannot take part and too few are left, the other agents are signalled to end.
@@ -255,7 +198,7 @@ fn others_do_not_wait_for_what_never_comes() {
     let ends = [AgentEnd::NotStarted("no folder".to_owned()), AgentEnd::Exited(2)];
     for end in ends {
         let mut t = Fixture::running(2, 2);
-        let ended = t.report(RelayReport::Ended { host: 1, end });
+        let ended = t.report(1, RelayReport::Ended(end));
         assert_eq!(ended, [Effect::Signal(Signal::SIGTERM)]);
         assert!(matches!(
             t.exited(0, 1)[..],
@@ -263,7 +206,7 @@ fn others_do_not_wait_for_what_never_comes() {
         ));
     }
     let mut t = Fixture::running(2, 2);
-    assert_eq!(t.disconnected(1, true), [Effect::Signal(Signal::SIGTERM)]);
+    assert_eq!(t.disconnected(1), [Effect::Signal(Signal::SIGTERM)]);
     assert_eq!(t.exited(0, 1), [failed(1, &[("n1", "it was lost: cut")])]);
 }
 
@@ -271,11 +214,11 @@ fn others_do_not_wait_for_what_never_comes() {
 #[test]
 fn enough_go_on() {
     let mut t = Fixture::running(3, 2);
-    assert_eq!(t.disconnected(2, true), []);
+    assert_eq!(t.disconnected(2), []);
     assert_eq!(t.exited(0, 0), []);
     assert_eq!(t.exited(1, 0), [Effect::Finish(LaunchResult::Succeeded)]);
     let mut t = Fixture::running(3, 1);
-    assert_eq!(t.disconnected(0, true), [Effect::Signal(Signal::SIGTERM)]);
+    assert_eq!(t.disconnected(0), [Effect::Signal(Signal::SIGTERM)]);
 }
 
 /// With voters, the agents continue without any one of their hosts, also the first one, but not without a majority.
@@ -283,26 +226,26 @@ fn enough_go_on() {
 fn majority_of_the_voters_is_needed() {
     // The voters are on the hosts 0, 2 and 4.
     let mut t = Fixture::with_voters(5, 2, VoterCount::Three).started();
-    assert_eq!(t.disconnected(0, true), []);
-    assert_eq!(t.disconnected(1, true), []);
-    assert_eq!(t.disconnected(4, true), [Effect::Signal(Signal::SIGTERM)]);
+    assert_eq!(t.disconnected(0), []);
+    assert_eq!(t.disconnected(1), []);
+    assert_eq!(t.disconnected(4), [Effect::Signal(Signal::SIGTERM)]);
     // An agent that has ended may have ended with the job.
     let mut t = Fixture::with_voters(5, 2, VoterCount::Three).started();
-    assert_eq!(t.disconnected(2, true), []);
+    assert_eq!(t.disconnected(2), []);
     assert_eq!(t.exited(4, 1), []);
     assert_eq!(t.advance(39 * SECOND), []);
     assert_eq!(t.advance(SECOND), [Effect::Signal(Signal::SIGTERM)]);
     let mut t = Fixture::with_voters(5, 2, VoterCount::Three).started();
-    assert_eq!(t.disconnected(0, true), []);
+    assert_eq!(t.disconnected(0), []);
     for host in [2, 3, 1] {
         assert_eq!(t.exited(host, 0), []);
     }
     assert_eq!(t.exited(4, 0), [Effect::Finish(LaunchResult::Succeeded)]);
     let mut t = Fixture::with_voters(5, 2, VoterCount::Five).started();
     for host in [0, 1] {
-        assert_eq!(t.disconnected(host, true), []);
+        assert_eq!(t.disconnected(host), []);
     }
-    assert_eq!(t.disconnected(2, true), [Effect::Signal(Signal::SIGTERM)]);
+    assert_eq!(t.disconnected(2), [Effect::Signal(Signal::SIGTERM)]);
 }
 
 /// After a failure of the job all agents have time to end by themselves.
@@ -338,11 +281,11 @@ fn end_of_a_succeeded_job_is_bounded() {
     assert_eq!(t.exited(0, 0), []);
     assert_eq!(t.advance(6 * SECOND), []);
     assert_eq!(t.exited(1, 0), []);
-    assert_eq!(t.disconnected(2, true), []);
+    assert_eq!(t.disconnected(2), []);
     assert_eq!(t.advance(4 * SECOND), [Effect::Signal(Signal::SIGTERM)]);
     assert_eq!(t.advance(40 * SECOND), [Effect::Signal(Signal::SIGKILL)]);
-    let end = RelayReport::Ended { host: 3, end: AgentEnd::Signaled(9) };
-    assert_eq!(t.report(end), [Effect::Finish(LaunchResult::Succeeded)]);
+    let end = RelayReport::Ended(AgentEnd::Signaled(9));
+    assert_eq!(t.report(3, end), [Effect::Finish(LaunchResult::Succeeded)]);
 }
 
 /// A host whose relay reports the end of an agent that was not started takes no part in the job. The launch does not wait for its end,
@@ -362,15 +305,4 @@ fn end_before_the_start_is_invalid() {
         assert_eq!(t.exited(0, 0), []);
         assert_eq!(t.exited(1, 0), [Effect::Finish(LaunchResult::Succeeded)]);
     }
-}
-
-/// The same holds while a host is reached again.
-#[test]
-fn end_of_a_returning_host_is_invalid() {
-    let mut t = Fixture::running(3, 2);
-    assert_eq!(t.disconnected(2, false), [Effect::ReachDirectly(2)]);
-    assert_eq!(t.exited(2, 0), []);
-    assert_eq!(t.reached(2), []);
-    assert_eq!(t.exited(0, 0), []);
-    assert_eq!(t.exited(1, 0), [Effect::Finish(LaunchResult::Succeeded)]);
 }

@@ -65,7 +65,7 @@ fn words_of_agents() {
     };
     let expected = [own(0, " --nproc-per-node=8"), own(1, ""), own(2, " --nproc-per-node=4")];
     assert_eq!(agents(&plan, &[0, 1, 2]), expected);
-    // An agent that is started again is not the first one of its host.
+    // The printed commands lack the flag of a first start.
     let first = plan.first_job();
     assert_eq!(first.flags.last(), Some(&"--first-start".into()));
     assert_eq!(first.flags[..first.flags.len() - 1], plan.job.flags);
@@ -271,6 +271,17 @@ fn mistakes_are_reported_at_once() {
     ] {
         assert_eq!(mistakes(words), [text], "{words}");
     }
+}
+
+/// More hosts than one process can connect to are refused. The filters may choose some of a longer list.
+#[test]
+fn number_of_hosts_is_bounded() {
+    let hostfile: String = (0..=limits::MAX_HOSTS).map(|host| format!("n{host}\n")).collect();
+    let errors = plan_of(&hostfile, "t.py").unwrap_err();
+    let text = "1025 hosts are more than the 1024 that `ragent launch` can connect to";
+    assert_eq!(errors.iter().map(ToString::to_string).collect::<Vec<_>>(), [text]);
+    assert!(errors[0].hint().is_some_and(|hint| hint.contains("Slurm, MPI or a systemd unit")));
+    assert_eq!(plan_of(&hostfile, "--exclude n0 t.py").unwrap().hosts.len(), limits::MAX_HOSTS);
 }
 
 /// Defaults that depend on the job's name use the name that the launch assigns. Files on the hosts are not required on this host.
