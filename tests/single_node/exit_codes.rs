@@ -571,9 +571,8 @@ const PROVOCATIONS: [(&str, Provocation); 64] = [
             .map(|words| sandbox.ragent(words).run())
             .into()
     }),
-    ("an output file cannot be written: `--report`, `--journal`, events, timers", |sandbox| {
-        let flags =
-            ["--report /proc/no/x", "--journal /proc/no/x", "--event-log-handler file:/proc/no/x"];
+    ("an output file cannot be written: `--report`, `--journal`, timers", |sandbox| {
+        let flags = ["--report /proc/no/x", "--journal /proc/no/x"];
         let mut ends: Vec<End> =
             flags.map(|flag| sandbox.ragent(&format!("{flag} --no-python stay.sh")).run()).into();
         let timers =

@@ -8,13 +8,13 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o7777
 }
 
-/// Logs, reports and events are never world-writable, with any umask. Otherwise text of other users there would be quoted as output of the
+/// Logs, reports and journals are never world-writable, with any umask. Otherwise text of other users there would be quoted as output of the
 /// workers.
 #[test]
 fn nothing_is_writable_for_all() {
     let sandbox = Sandbox::new();
     let words = "--rdzv-id j --rdzv-endpoint 127.0.0.1:0 --log-dir logs -r 3 --report report.json \
-                 --event-log-handler file:events.json --no-python true";
+                 --journal events.json --no-python true";
     let ragent = format!("umask 000; exec {} {words}", env!("CARGO_BIN_EXE_ragent"));
     let end = sandbox.program("/bin/bash").arg("-c").arg(ragent).run();
     end.assert_code(0);

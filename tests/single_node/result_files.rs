@@ -46,12 +46,20 @@ fn report_of_a_success() {
 #[test]
 fn files_that_cannot_be_written() {
     let sandbox = Sandbox::new();
-    for flag in ["--report gone/x", "--event-log-handler file:gone/x"] {
+    for flag in ["--report gone/x", "--journal gone/x"] {
         let end = sandbox.ragent(&format!("{flag} --no-python bash -c")).arg("echo started").run();
         end.assert_code(2);
         assert_eq!(end.stdout, "", "{flag}");
         end.assert_stderr(&["gone/x` cannot be written: No such file or directory"]);
     }
+}
+
+/// A file of events is refused, and the error names the file of the job's events.
+#[test]
+fn files_of_events_are_refused() {
+    let end = Sandbox::new().ragent("--event-log-handler file:events --no-python true").run();
+    end.assert_code(2);
+    end.assert_stderr(&["is not `null` or `console`", "use `--journal FILE`"]);
 }
 
 /// Events of workers and of the agent have torchrun's names, one JSON object a line.
@@ -61,10 +69,11 @@ fn events_of_a_restart() {
     let worker = "[ $RANK$TORCHELASTIC_RESTART_COUNT = 00 ] && exit 3; \
                   [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exec sleep infinity";
     let words = "--nproc-per-node 2 --max-restarts 1 --role trainer \
-                 --event-log-handler file:events --no-python bash -c";
-    sandbox.ragent(words).arg(worker).run().assert_code(0);
-    let text = fs::read_to_string(sandbox.path("events")).unwrap();
-    let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+                 --event-log-handler console --no-python bash -c";
+    let end = sandbox.ragent(words).arg(worker).run();
+    end.assert_code(0);
+    let lines = end.stderr.lines().filter(|line| line.starts_with('{'));
+    let events: Vec<Value> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
     let mut names: Vec<String> = events
         .iter()
         .map(|event| {
@@ -109,10 +118,10 @@ fn events_of_a_restart() {
 #[test]
 fn events_of_many_workers() {
     let sandbox = Sandbox::new();
-    let words = "--nproc-per-node 100 --event-log-handler file:events --no-python true";
-    sandbox.ragent(words).run().assert_code(0);
-    let text = fs::read_to_string(sandbox.path("events")).unwrap();
-    let count = |state: &str| text.matches(&format!("worker.status.{state}\"")).count();
+    let words = "--nproc-per-node 100 --event-log-handler console --no-python true";
+    let end = sandbox.ragent(words).run();
+    end.assert_code(0);
+    let count = |state: &str| end.stderr.matches(&format!("worker.status.{state}\"")).count();
     assert_eq!((count("START"), count("SUCCEEDED")), (100, 101));
 }
 

@@ -7,7 +7,6 @@ mod command;
 mod devices;
 mod endpoint;
 mod etcd;
-mod events;
 mod filters;
 mod hang;
 mod health;
@@ -61,7 +60,6 @@ pub use self::{
     devices::VirtualDevices,
     endpoint::{DEFAULT_PORT, Endpoint, EndpointError, is_host},
     etcd::{EtcdConf, EtcdLogin, EtcdSpec, EtcdTls},
-    events::EventDestination,
     filters::{LineFilters, ShownRanks},
     hang::HangSpec,
     health::HealthSpec,
@@ -135,8 +133,8 @@ pub struct JobSpec {
     pub log_dir: Option<PathBuf>,
     /// The destinations of the workers' output.
     pub output: Output,
-    /// The destination of the workers' events.
-    pub event_log: EventDestination,
+    /// True if the workers' events are printed on stderr.
+    pub prints_events: bool,
     /// The address at which the metrics are served to every client; `None` if they are not.
     pub metrics_listen: Option<SocketAddr>,
     /// The file to which the job's result is written.
@@ -328,7 +326,7 @@ impl JobSpec {
             files,
             log_dir: path(arguments.text("log_dir", &args.log_dir)),
             output: errors.or_default(arguments.output()),
-            event_log: errors.or_default(arguments.event_log()),
+            prints_events: errors.or_default(arguments.prints_events()),
             journal: path(arguments.text("journal", &args.journal)),
             metrics_listen: errors.or_default(arguments.metrics_listen()),
             report: report_path(&args, host),

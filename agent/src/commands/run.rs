@@ -645,13 +645,6 @@ fn supervisor_spec(
         entry_point: entry_point.to_string_lossy().into_owned(),
         rdzv_backend,
     };
-    let events = EventLog::open(&spec.event_log, source, &console).map_err(|error| {
-        let path = match &spec.event_log {
-            spec::EventDestination::File(path) => path.as_path(),
-            spec::EventDestination::Null | spec::EventDestination::Console => Path::new(""),
-        };
-        unwritable("--event-log-handler", path)(error)
-    })?;
     Ok(SupervisorSpec {
         command: spec.command.clone(),
         arguments: ArgumentSpec::new(&spec.launch_method, &spec.files),
@@ -669,7 +662,7 @@ fn supervisor_spec(
             is_deepspeed: matches!(spec.launch_method, LaunchMethod::DeepSpeed { .. }),
         },
         output: spec.output.clone(),
-        events,
+        events: EventLog::new(spec.prints_events.then(|| console.clone()), source),
         measures,
         timer_pipe: timer_pipe(spec.timers.as_ref())?,
         cpus_by_rank: spec.cpus_by_rank.clone(),

@@ -217,8 +217,7 @@ pub struct LaunchArgs {
     /// Not supported: plug-ins of torchrun that configure the output
     #[arg(long, alias = "logs_specs", hide = true, value_name = "NAME", help_heading = OUTPUT)]
     pub logs_specs: Option<String>,
-    /// Destination of worker events, as lines of JSON: `null`, `console` (stderr) or `file:PATH`
-    /// [default: null]
+    /// Destination of worker events, as lines of JSON: `null` or `console` (stderr) [default: null]
     #[arg(
         long,
         alias = "event_log_handler",

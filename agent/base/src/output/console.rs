@@ -106,11 +106,6 @@ impl Console {
         self.streams.try_send(ToWrite::Bytes(stream, chunk)).is_ok()
     }
 
-    /// Queues `chunk` for a file; returns false if the queue is full.
-    pub(crate) fn try_write_file(&self, file: &Arc<File>, chunk: Bytes) -> bool {
-        self.files.try_send(ToWrite::Bytes(Arc::clone(file), chunk)).is_ok()
-    }
-
     /// Queues `chunk` for a file; waits if files are slow.
     ///
     /// # Cancel safety

@@ -1,27 +1,16 @@
 //! Logs the events of workers in torchrun's format: one JSON object per line.
 
-use std::{
-    fs::File,
-    io,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ragent_rendezvous::{
     ids::{LocalRank, RunId},
     message::Admission,
 };
-use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tracing::warn;
 
-use crate::{
-    output::console::Console,
-    report::limits,
-    spec::{self, Stream},
-    sys::{clock, files},
-};
+use crate::{output::console::Console, report::limits, spec::Stream, sys::clock};
 
 /// The fields that all events of one agent share.
 #[derive(Clone, Debug)]
@@ -38,22 +27,16 @@ pub struct EventSource {
     pub rdzv_backend: &'static str,
 }
 
-/// A writer of events.
+/// A writer of events to stderr.
 #[derive(Debug)]
 pub struct EventLog {
-    sink: EventSink,
+    /// Nothing is logged without a console.
+    console: Option<Console>,
     source: EventSource,
     began: Instant,
     /// Lines that have not been handed over yet.
     pending: Vec<u8>,
     has_lost: bool,
-}
-
-#[derive(Debug)]
-enum EventSink {
-    Null,
-    Console(Console),
-    File(Console, Arc<File>),
 }
 
 /// An event of a worker.
@@ -87,60 +70,25 @@ pub enum AgentEvent {
     Failed,
 }
 
-/// One event, with torchrun's fields in torchrun's order.
-#[derive(Serialize)]
-struct TorchrunEvent {
-    name: String,
+/// The fields in which the events of one node differ.
+struct EventFields {
     source: &'static str,
-    /// Milliseconds since 1970; torchrun leaves it zero.
-    timestamp: u128,
-    metadata: Metadata,
-}
-
-#[derive(Serialize)]
-struct Metadata {
-    run_id: String,
-    global_rank: Option<u32>,
-    group_rank: u32,
-    worker_id: Option<String>,
-    role: String,
-    hostname: String,
     state: &'static str,
-    total_run_time: u64,
-    rdzv_backend: &'static str,
-    raw_error: Option<String>,
-    metadata: String,
-    agent_restarts: u32,
-    duration_ms: Option<f64>,
+    /// The worker's global rank and process.
+    worker: Option<(u32, u32)>,
+    error: Option<String>,
+    duration: Option<Duration>,
+    details: Value,
 }
 
 impl EventLog {
-    /// Opens the requested log.
-    ///
-    /// # Errors
-    ///
-    /// Returns the system's refusal to open the file.
-    pub fn open(
-        wanted: &spec::EventDestination,
-        source: EventSource,
-        console: &Console,
-    ) -> io::Result<Self> {
-        let sink = match wanted {
-            spec::EventDestination::Null => EventSink::Null,
-            spec::EventDestination::Console => EventSink::Console(console.clone()),
-            spec::EventDestination::File(path) => {
-                let file = files::append(path)?;
-                EventSink::File(console.clone(), Arc::new(file))
-            }
-        };
-        Ok(Self { sink, source, began: clock::now(), pending: Vec::new(), has_lost: false })
+    /// Creates a log on `console`. Without one, events are dropped.
+    pub fn new(console: Option<Console>, source: EventSource) -> Self {
+        Self { console, source, began: clock::now(), pending: Vec::new(), has_lost: false }
     }
 
     /// Logs an event of this node's part in a round.
     pub fn agent(&mut self, admission: &Admission, event: AgentEvent) {
-        if matches!(self.sink, EventSink::Null) {
-            return;
-        }
         let (state, duration) = match event {
             AgentEvent::Rendezvous(waited) => ("RENDEZVOUS", Some(waited)),
             AgentEvent::Assigned => ("ASSIGN_WORKER_RANKS", Some(Duration::ZERO)),
@@ -151,9 +99,8 @@ impl EventLog {
             "group_world_size": admission.group_world_size,
             "entry_point": self.source.entry_point,
         });
-        let mut metadata = self.metadata(admission, state, details.to_string());
-        metadata.duration_ms = duration.map(|duration| duration.as_secs_f64() * 1000.0);
-        self.write("AGENT", metadata);
+        let (source, worker, error) = ("AGENT", None, None);
+        self.log(admission, EventFields { source, state, worker, error, duration, details });
     }
 
     /// Logs an event of one worker in a round.
@@ -164,9 +111,6 @@ impl EventLog {
         pid: u32,
         event: WorkerEvent,
     ) {
-        if matches!(self.sink, EventSink::Null) {
-            return;
-        }
         let (state, failure) = match event {
             WorkerEvent::Started => ("START", None),
             WorkerEvent::Succeeded => ("SUCCEEDED", None),
@@ -183,63 +127,55 @@ impl EventLog {
             "exit_code": [exit_code],
             "worker_pid": [exit_code.map(|_| pid)],
         });
-        let mut metadata = self.metadata(admission, state, details.to_string());
-        metadata.global_rank = Some(admission.first_global_rank.0.saturating_add(local_rank.0));
-        metadata.worker_id = Some(pid.to_string());
-        metadata.raw_error = failure
+        let global_rank = admission.first_global_rank.0.saturating_add(local_rank.0);
+        let error = failure
             .map(|(_, message)| json!({ "message": message.as_deref().unwrap_or("<NONE>") }))
             .map(|error| error.to_string());
-        self.write("WORKER", metadata);
+        let (source, worker, duration) = ("WORKER", Some((global_rank, pid)), None);
+        self.log(admission, EventFields { source, state, worker, error, duration, details });
     }
 
-    fn metadata(&self, admission: &Admission, state: &'static str, metadata: String) -> Metadata {
-        let EventSource { run_id, role, host_name, entry_point: _, rdzv_backend } = &self.source;
-        Metadata {
-            run_id: run_id.to_string(),
-            global_rank: None,
-            group_rank: admission.group_rank.0,
-            worker_id: None,
-            role: role.clone(),
-            hostname: host_name.clone(),
-            state,
-            total_run_time: clock::now().saturating_duration_since(self.began).as_secs(),
-            rdzv_backend,
-            raw_error: None,
-            metadata,
-            agent_restarts: admission.restart_count,
-            duration_ms: None,
-        }
-    }
-
-    fn write(&mut self, source: &'static str, metadata: Metadata) {
-        let name = format!("torchelastic.worker.status.{}", metadata.state);
-        let timestamp = clock::wall_time().as_millis();
-        let event = TorchrunEvent { name, source, timestamp, metadata };
-        let Ok(line) = serde_json::to_vec(&event) else { return };
-        // The agent never waits for a reader of events.
-        if self.pending.len() + line.len() > limits::MAX_PENDING_EVENTS {
-            if !std::mem::replace(&mut self.has_lost, true) {
-                warn!("events were lost: their output is blocked");
-            }
+    fn log(&mut self, admission: &Admission, event: EventFields) {
+        if self.console.is_none() {
             return;
         }
-        self.pending.extend_from_slice(&line);
-        self.pending.push(b'\n');
+        let line = json!({
+            "name": format!("torchelastic.worker.status.{}", event.state),
+            "source": event.source,
+            // Milliseconds since 1970; torchrun leaves it zero.
+            "timestamp": u64::try_from(clock::wall_time().as_millis()).unwrap_or_default(),
+            "metadata": {
+                "run_id": self.source.run_id.to_string(),
+                "global_rank": event.worker.map(|(rank, _)| rank),
+                "group_rank": admission.group_rank.0,
+                "worker_id": event.worker.map(|(_, pid)| pid.to_string()),
+                "role": self.source.role,
+                "hostname": self.source.host_name,
+                "state": event.state,
+                "total_run_time": clock::now().saturating_duration_since(self.began).as_secs(),
+                "rdzv_backend": self.source.rdzv_backend,
+                "raw_error": event.error,
+                "metadata": event.details.to_string(),
+                "agent_restarts": admission.restart_count,
+                "duration_ms": event.duration.map(|duration| duration.as_secs_f64() * 1000.0),
+            },
+        });
+        let line = format!("{line}\n");
+        // The agent never waits for a reader of events.
+        if self.pending.len() + line.len() <= limits::MAX_PENDING_EVENTS {
+            self.pending.extend_from_slice(line.as_bytes());
+        } else if !std::mem::replace(&mut self.has_lost, true) {
+            warn!("events were lost: their output is blocked");
+        }
     }
 
     /// Hands over the pending lines, unless their destination is blocked; the next call retries
     /// then.
     pub fn flush(&mut self) {
-        if self.pending.is_empty() {
+        let Some(console) = self.console.as_ref().filter(|_| !self.pending.is_empty()) else {
             return;
-        }
-        let lines = Bytes::copy_from_slice(&self.pending);
-        let is_taken = match &self.sink {
-            EventSink::Null => true,
-            EventSink::Console(console) => console.try_write(Stream::Stderr, lines),
-            EventSink::File(console, file) => console.try_write_file(file, lines),
         };
-        if is_taken {
+        if console.try_write(Stream::Stderr, Bytes::copy_from_slice(&self.pending)) {
             self.pending.clear();
         }
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-/// The size of events that wait for a blocked console or file: those of thousands of workers.
+/// The size of events that wait for a blocked console: those of thousands of workers.
 pub(crate) const MAX_PENDING_EVENTS: usize = 4 * 1024 * 1024;
 /// Log lines that wait for the console: about those of a busy minute at level `info`.
 pub(crate) const LOG_QUEUE: usize = 1024;

@@ -86,6 +86,20 @@ impl<H: Host> Arguments<'_, H> {
         self.choice("store_access", &self.args.store_access, "`members`, `user` or `any`", choose)
     }
 
+    /// Reads torchrun's `--event-log-handler`. Returns true if events are printed.
+    pub(super) fn prints_events(&self) -> Result<bool, UsageError> {
+        let choose = |text: &str| match text {
+            "console" => Some(true),
+            // torchrun's third name has no handler in the open-source version.
+            "null" | "dynamic_rendezvous" => Some(false),
+            _ => None,
+        };
+        let given = &self.args.event_log_handler;
+        self.choice("event_log_handler", given, "`null` or `console`", choose).map_err(|error| {
+            error.with_hint("to write the events of the job to a file, use `--journal FILE`")
+        })
+    }
+
     /// Reads one of a few words; the default value if none is given.
     pub(super) fn choice<T: Default>(
         &self,

@@ -729,10 +729,7 @@ fn run_path() {
 fn choices() {
     for (line, error) in [
         ("--start-method thread", "`--start-method thread` is not `spawn`, `fork` or `forkserver`"),
-        (
-            "--event-log-handler file:",
-            "`--event-log-handler file:` is not `null`, `console` or `file:PATH`",
-        ),
+        ("--event-log-handler file:x", "`--event-log-handler file:x` is not `null` or `console`"),
         (
             "--local-ranks-filter 0,x",
             "`--local-ranks-filter 0,x` is not a list of local ranks, such as `0,1`",
@@ -754,7 +751,7 @@ fn choices() {
     }
     for line in [
         "--start-method fork",
-        "--event-log-handler file:/x",
+        "--event-log-handler null",
         "--event-log-handler console",
         "--logs-specs default",
     ] {

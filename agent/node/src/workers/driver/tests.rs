@@ -20,10 +20,7 @@ use ragent_base::{
         event_log::{EventLog, EventSource},
         measures::NodeMeasures,
     },
-    spec::{
-        EventDestination, HealthSpec, JobFiles, LaunchMethod, ObservationSpec, Output, Signaled,
-        WorkerCommand,
-    },
+    spec::{HealthSpec, JobFiles, LaunchMethod, ObservationSpec, Output, Signaled, WorkerCommand},
     sys::memory::OomKills,
 };
 use ragent_core::{
@@ -80,7 +77,7 @@ fn spec(folder: &Path) -> SupervisorSpec {
             is_deepspeed: false,
         },
         output: Output::default(),
-        events: EventLog::open(&EventDestination::Null, source, &console).unwrap(),
+        events: EventLog::new(None, source),
         measures: Arc::new(NodeMeasures::default()),
         timer_pipe: None,
         cpus_by_rank: Vec::new(),

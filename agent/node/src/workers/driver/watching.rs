@@ -30,7 +30,7 @@ use crate::workers::{
     health::{
         notice_file, progress,
         stacks::{self, Spied, StackTools},
-        timers::{Expired, TimerPipe, TimerRequest},
+        timers::{HealthTimer, TimerPipe, TimerRequest},
         worker_reports::{ReportSockets, Unfit, WorkerReport},
     },
     look::is_stopped,
@@ -40,7 +40,7 @@ use crate::workers::{
 impl WorkersDriver {
     /// Kills the workers whose timers have expired. Their ends are reported like any other.
     pub(super) fn kill_expired(&mut self) {
-        for Expired { pid, scope_id, signal } in self.timers.expired(clock::now()) {
+        for HealthTimer { pid, scope_id, signal, .. } in self.timers.expired(clock::now()) {
             let pid = Pid::from_raw(pid);
             let is_own = self.keeper.as_ref().is_some_and(|keeper| keeper.holds(pid));
             match Signal::try_from(signal) {

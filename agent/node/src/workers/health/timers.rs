@@ -5,7 +5,6 @@
 //! worker's end is a failure like any other.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
     fs,
     io::{self, ErrorKind},
     os::unix::fs::FileTypeExt,
@@ -34,71 +33,50 @@ pub(crate) struct TimerRequest {
     signal: i32,
 }
 
-/// A timer that has expired.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Expired {
+/// A running timer.
+#[derive(Debug)]
+pub(crate) struct HealthTimer {
+    at: Instant,
     pub(crate) pid: i32,
     pub(crate) scope_id: String,
     pub(crate) signal: i32,
 }
 
-/// The identity of a timer: its process, and its name in that process.
-type TimerId = (i32, String);
-
 /// The running timers.
 #[derive(Debug, Default)]
-pub(crate) struct HealthTimers {
-    /// The time at which each timer expires, and its signal.
-    running: BTreeMap<TimerId, (Instant, i32)>,
-    /// The same timers, earliest first.
-    by_time: BTreeSet<(Instant, TimerId)>,
-}
+pub(crate) struct HealthTimers(Vec<HealthTimer>);
 
 impl HealthTimers {
     /// Sets or ends a timer. `wall_time` is the time since 1970 at `now`.
     pub(crate) fn handle(&mut self, now: Instant, wall_time: Duration, request: TimerRequest) {
         let TimerRequest { pid, scope_id, expiration_time, signal } = request;
-        if pid <= 1 || scope_id.len() > limits::MAX_TIMER_REQUEST {
+        self.0.retain(|timer| (timer.pid, &timer.scope_id) != (pid, &scope_id));
+        if pid <= 1 || expiration_time < 0.0 {
             return;
         }
-        let id = (pid, scope_id);
-        if let Some((at, _)) = self.running.remove(&id) {
-            self.by_time.remove(&(at, id.clone()));
-        }
-        if expiration_time < 0.0 {
-            return;
-        }
-        if self.running.len() >= limits::MAX_TIMERS {
-            let (pid, scope_id) = id;
+        if self.0.len() >= limits::MAX_TIMERS {
             return warn!(pid, scope_id, "timer not set: too many timers");
         }
         let left = (expiration_time - wall_time.as_secs_f64()).clamp(0.0, MAX_SECONDS);
         let at = now + Duration::try_from_secs_f64(left).unwrap_or_default();
-        self.by_time.insert((at, id.clone()));
-        self.running.insert(id, (at, signal));
+        self.0.push(HealthTimer { at, pid, scope_id, signal });
     }
 
     /// Returns the time at which the next timer expires.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.by_time.first().map(|(at, _)| *at)
+        self.0.iter().map(|timer| timer.at).min()
     }
 
     /// Removes and returns the expired timers, earliest first.
-    pub(crate) fn expired(&mut self, now: Instant) -> Vec<Expired> {
-        let mut over = Vec::new();
-        while self.by_time.first().is_some_and(|(at, _)| *at <= now)
-            && let Some((_, id)) = self.by_time.pop_first()
-            && let Some((_, signal)) = self.running.remove(&id)
-        {
-            let (pid, scope_id) = id;
-            over.push(Expired { pid, scope_id, signal });
-        }
-        over
+    pub(crate) fn expired(&mut self, now: Instant) -> Vec<HealthTimer> {
+        let mut expired: Vec<_> = self.0.extract_if(.., |timer| timer.at <= now).collect();
+        expired.sort_by_key(|timer| timer.at);
+        expired
     }
 
     /// Removes all timers: the workers that set them are gone.
     pub(crate) fn clear(&mut self) {
-        *self = Self::default();
+        self.0.clear();
     }
 }
 
@@ -181,7 +159,7 @@ mod tests {
     }
 
     fn expired(timers: &mut HealthTimers, now: Instant) -> Vec<String> {
-        timers.expired(now).into_iter().map(|expired| expired.scope_id).collect()
+        timers.expired(now).into_iter().map(|timer| timer.scope_id).collect()
     }
 
     /// A timer expires at its time, unless it was ended or renewed.
@@ -212,12 +190,9 @@ mod tests {
         for number in 0..=limits::MAX_TIMERS {
             timers.handle(now, WALL, request(&number.to_string(), 2e6));
         }
-        assert_eq!(
-            (timers.running.len(), timers.by_time.len()),
-            (limits::MAX_TIMERS, limits::MAX_TIMERS)
-        );
+        assert_eq!(timers.0.len(), limits::MAX_TIMERS);
         timers.handle(now, WALL, TimerRequest { pid: 1, ..request("init", 0.0) });
-        assert!(!timers.running.contains_key(&(1, "init".to_owned())));
+        assert!(timers.0.iter().all(|timer| timer.pid != 1));
         timers.clear();
         assert_eq!(timers.poll_timeout(), None);
     }
