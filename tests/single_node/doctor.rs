@@ -252,3 +252,14 @@ fn peers_are_asked() {
     let end = sandbox.ragent("doctor --rdzv-endpoint n0:99999").run();
     end.assert_code(2);
 }
+
+/// The measurement of standbys that an earlier version had is refused, and the error names the replacement.
+#[test]
+fn measurement_of_standbys_is_refused() {
+    let sandbox = Sandbox::new();
+    for words in ["doctor --standby", "doctor --standby=json train.py"] {
+        let end = sandbox.ragent(words).run();
+        end.assert_code(2);
+        end.assert_stderr(&["`ragent doctor` has no `--standby` any more", "start the job with"]);
+    }
+}

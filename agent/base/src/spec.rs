@@ -46,7 +46,6 @@ pub use self::{
     launcher::port_of,
     rendezvous::{asked_nodes, one_node},
     search::{AskedEndpoint, JobEndpoint, asked_endpoint},
-    standby::standby_modules,
     step_pattern::StepFinder,
     usage::UsageErrors,
     voters::{asked_voters, majority_warning, voters_among},

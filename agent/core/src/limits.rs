@@ -89,7 +89,7 @@ pub const STANDBY_ROUND_PATIENCE: Duration = Duration::from_secs(30);
 /// Missing standbys are started at once after this time without a round. The next round of a crash loop
 /// follows within milliseconds, and an import takes longer than this pause.
 pub const STANDBY_IDLE: Duration = Duration::from_secs(1);
-/// The time limit for the import of one standby, also in `ragent doctor`. A first import from a shared file
+/// The time limit for the import of one standby. A first import from a shared file
 /// system takes minutes. An import that takes longer than this probably hangs.
 pub const STANDBY_IMPORT_TIMEOUT: Duration = Duration::from_secs(600);
 /// The pause after the first start of a standby that fails for lack of processes or memory. It doubles with

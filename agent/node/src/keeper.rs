@@ -22,9 +22,9 @@
 
 mod death_notice;
 mod limits;
-pub mod order;
+pub(crate) mod order;
 mod socket;
-pub mod standbys;
+mod standbys;
 mod workers;
 
 use std::{

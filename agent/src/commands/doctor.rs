@@ -15,7 +15,6 @@ mod peers;
 mod program;
 mod python;
 mod secret;
-mod standby;
 mod voters;
 
 use std::{fmt, io, num::NonZeroU32, process::ExitCode};
@@ -23,7 +22,7 @@ use std::{fmt, io, num::NonZeroU32, process::ExitCode};
 use ragent_base::{
     cli::{DoctorArgs, LaunchArgs},
     secret::Credentials,
-    spec::{self, Argument, AskedEndpoint, AskedEtcd, JobEndpoint, UsageError},
+    spec::{self, AskedEndpoint, AskedEtcd, JobEndpoint, UsageError},
     sys::{host::ThisHost, stdout},
 };
 use serde::Serialize;
@@ -112,8 +111,12 @@ pub fn examine(args: &DoctorArgs) -> Result<ExitCode, LaunchError> {
         let hint = "give it as `--rdzv-endpoint HOST:PORT`";
         return Err(UsageError::new(message).with_hint(hint).into());
     }
-    let modules = Argument::of_flag("--standby", &args.standby).as_ref().map(spec::standby_modules);
-    let modules = modules.transpose()?.unwrap_or_default();
+    if args.standby.is_some() {
+        let hint = "start the job with `--standby`: its agent prints the memory of each standby, and the modules that are left out";
+        return Err(UsageError::new("`ragent doctor` has no `--standby` any more")
+            .with_hint(hint)
+            .into());
+    }
     let job = match &asked {
         AskedPlace::Endpoint(AskedEndpoint::At(job)) => Some(job),
         AskedPlace::Endpoint(AskedEndpoint::Found | AskedEndpoint::NotGiven)
@@ -131,7 +134,6 @@ pub fn examine(args: &DoctorArgs) -> Result<ExitCode, LaunchError> {
         let workers = workers(args, &mut findings).await?;
         program::examine(&mut findings).await;
         machine::examine(workers, &mut findings).await;
-        standby::examine(modules, args.script.as_deref(), workers, &mut findings).await;
         let credentials = credentials.for_processes_at(&endpoints).await;
         if let (AskedPlace::Endpoint(asked), Some(nodes)) = (&asked, nodes) {
             one_job::judge(asked, nodes).into_iter().for_each(|finding| findings.report(finding));

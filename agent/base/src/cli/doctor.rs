@@ -34,18 +34,11 @@ pub struct DoctorArgs {
     /// Number of workers on this node, as for a launch [default: one for each GPU]
     #[arg(long, alias = "nproc_per_node", allow_negative_numbers = true, value_name = "N")]
     pub nproc_per_node: Option<String>,
-    /// Measure the time and memory that the import of each of MODULES takes in a standby. Reports modules that a standby cannot import
-    /// early. Without a value: torch,torch._dynamo
-    #[arg(
-        long,
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "1",
-        value_name = "MODULES"
-    )]
+    /// Not supported any more: a measurement of the modules of standbys
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     pub standby: Option<String>,
-    /// Script of the job, for --standby. Modules in its folder can hide others
-    #[arg(value_name = "SCRIPT")]
+    /// Not supported any more: the script for --standby
+    #[arg(hide = true, requires = "standby")]
     pub script: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]

@@ -42,7 +42,7 @@ impl<H: Host> Arguments<'_, H> {
 }
 
 /// Reads the value of `--standby`: the modules that standbys import, none without standbys.
-pub fn standby_modules(given: &Argument) -> Result<Vec<String>, UsageError> {
+fn standby_modules(given: &Argument) -> Result<Vec<String>, UsageError> {
     let modules: Vec<String> = match given.text.as_str() {
         "" | "0" | "false" | "none" => return Ok(Vec::new()),
         "1" | "true" => DEFAULT_MODULES.map(str::to_owned).to_vec(),

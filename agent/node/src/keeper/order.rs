@@ -68,36 +68,36 @@ pub(crate) enum Order {
 
 /// A worker to start. Its environment is the keeper's with these changes.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Program {
+pub(crate) struct Program {
     /// The worker's local rank.
-    pub local_rank: u32,
+    pub(crate) local_rank: u32,
     /// The file to execute.
-    pub program: PathBuf,
+    pub(crate) program: PathBuf,
     /// Its arguments.
-    pub args: Vec<OsString>,
+    pub(crate) args: Vec<OsString>,
     /// The processors that it is bound to. Empty for the agent's own.
-    pub cpus: BTreeSet<u32>,
+    pub(crate) cpus: BTreeSet<u32>,
     /// The variables to set.
-    pub env: Vec<(String, OsString)>,
+    pub(crate) env: Vec<(String, OsString)>,
     /// The variables to remove.
-    pub unset: Vec<String>,
+    pub(crate) unset: Vec<String>,
     /// The soft limit of open files, as the agent has inherited it.
-    pub open_files: u64,
+    pub(crate) open_files: u64,
     /// The soft limit of the core dump's size, as the agent has inherited it.
-    pub core_dump: u64,
+    pub(crate) core_dump: u64,
     /// The nice value, as the agent has inherited it.
-    pub nice: i32,
+    pub(crate) nice: i32,
     /// The signals that the worker ignores from its start on.
-    pub ignored: Vec<i32>,
+    pub(crate) ignored: Vec<i32>,
     /// The processes that get its signals.
-    pub signaled: Signaled,
+    pub(crate) signaled: Signaled,
     /// The worker's streams that the agent copies.
-    pub flows: Vec<FlowOrder>,
+    pub(crate) flows: Vec<FlowOrder>,
 }
 
 /// A message from the keeper to the agent.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub enum KeeperReport {
+pub(crate) enum KeeperReport {
     /// A worker was started.
     Spawned {
         /// The worker's local rank.

@@ -40,7 +40,7 @@ use crate::keeper::limits;
 
 /// The standbys of all local ranks.
 #[derive(Debug, Default)]
-pub struct KeptStandbys {
+pub(super) struct KeptStandbys {
     /// Standbys that wait for a round, by local rank.
     waiting: BTreeMap<u32, KeptStandby>,
     /// Standbys that were sent the variables and streams of a worker, but have not reported yet
@@ -84,7 +84,7 @@ impl KeptStandbys {
     /// # Errors
     ///
     /// Returns the error of a failed system call.
-    pub fn stand(
+    pub(super) fn stand(
         &mut self,
         program: Program,
         hook: Vec<(String, OsString)>,
@@ -133,7 +133,7 @@ impl KeptStandbys {
     }
 
     /// Kills a standby without a round, and all processes that its modules have started.
-    pub fn dismiss(&mut self, local_rank: u32) {
+    pub(super) fn dismiss(&mut self, local_rank: u32) {
         if let Some(standby) = self.waiting.remove(&local_rank) {
             // The standby is reaped like any orphan.
             standby.kill();
@@ -171,14 +171,14 @@ impl KeptStandbys {
     }
 
     /// Returns the sockets, for `poll`.
-    pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    pub(super) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let waiting = self.waiting.values().filter_map(|standby| standby.socket.fd.as_ref());
         let starting = self.starting.values().filter_map(|starting| starting.socket.fd.as_ref());
         waiting.chain(starting).map(AsFd::as_fd)
     }
 
     /// Receives the reports that have arrived.
-    pub fn receive(&mut self, report: &mut impl FnMut(KeeperReport)) {
+    pub(super) fn receive(&mut self, report: &mut impl FnMut(KeeperReport)) {
         let mut refused = Vec::new();
         for (&local_rank, standby) in &mut self.waiting {
             if receive_all(&mut standby.socket, local_rank, report, is_refused) {
@@ -194,7 +194,7 @@ impl KeptStandbys {
     }
 
     /// Reaps and reports all standbys without a round that have ended.
-    pub fn reap(&mut self, report: &mut impl FnMut(KeeperReport)) {
+    pub(super) fn reap(&mut self, report: &mut impl FnMut(KeeperReport)) {
         let waiting = self.waiting.iter();
         let ended = waiting.filter(|(_, standby)| tree::has_ended(pid_of(&standby.child)));
         for local_rank in ended.map(|(&local_rank, _)| local_rank).collect::<Vec<_>>() {

@@ -36,7 +36,7 @@ pub struct StandbySpec {
 /// The hook: a folder with a `sitecustomize.py`. If the folder is the first one in `PYTHONPATH`,
 /// Python imports the file before the script.
 #[derive(Clone, Debug)]
-pub struct Hook {
+pub(crate) struct Hook {
     folder: PathBuf,
     python_path: Option<OsString>,
     script: PathBuf,
@@ -55,7 +55,10 @@ impl Hook {
     /// # Errors
     ///
     /// Returns the reason why standbys are impossible.
-    pub async fn install(spec: &StandbySpec, command: &WorkerCommand) -> Result<Self, String> {
+    pub(crate) async fn install(
+        spec: &StandbySpec,
+        command: &WorkerCommand,
+    ) -> Result<Self, String> {
         let args = command.args_without_script();
         let (script, args) =
             command.searched.clone().zip(args).ok_or("the command is not a Python script")?;
@@ -88,7 +91,7 @@ impl Hook {
     }
 
     /// Returns the variables of a standby that imports `modules`.
-    pub fn variables(&self, modules: &str) -> Vec<(String, OsString)> {
+    pub(crate) fn variables(&self, modules: &str) -> Vec<(String, OsString)> {
         let mut path = self.folder.clone().into_os_string();
         if let Some(given) = self.python_path.as_ref().filter(|given| !given.is_empty()) {
             path.push(":");
@@ -160,7 +163,7 @@ fn store_in(path: &Path) -> io::Result<()> {
 
 /// A report of a standby, as the hook sends it: lines with fields that tabs separate.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum StandbyReport {
+pub(crate) enum StandbyReport {
     /// The standby has imported its modules and waits.
     Ready(Ready),
     /// The standby has ended, because a module must not be imported early.
@@ -171,42 +174,27 @@ pub enum StandbyReport {
 
 /// The state of a waiting standby.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Ready {
+pub(crate) struct Ready {
     /// The memory that it shares with no other process, in bytes.
-    pub bytes: u64,
-    /// The modules that it has imported.
-    pub imported: Vec<Imported>,
+    pub(crate) bytes: u64,
     /// The modules that it has not imported, because they are not installed or are hidden.
-    pub missing: Vec<LeftOut>,
+    pub(crate) missing: Vec<LeftOut>,
     /// The modules that have read a variable of a round.
-    pub early: Vec<LeftOut>,
+    pub(crate) early: Vec<LeftOut>,
 }
-
-/// An imported module.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Imported {
-    /// Its name.
-    pub module: String,
-    /// The time that its import took.
-    pub seconds: f64,
-    /// The memory that it takes, in bytes.
-    pub bytes: u64,
-}
-
-impl Eq for Imported {}
 
 /// A module that is not imported early, and the reason.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct LeftOut {
+pub(crate) struct LeftOut {
     /// Its name.
-    pub module: String,
+    pub(crate) module: String,
     /// The reason, for the user.
-    pub reason: String,
+    pub(crate) reason: String,
 }
 
 impl StandbyReport {
     /// Parses a report; `None` if it is malformed.
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines().map(|line| line.splitn(4, '\t').collect::<Vec<_>>());
         let left_out = |module: &str, reason: &str| LeftOut {
             module: module.to_owned(),
@@ -220,11 +208,6 @@ impl StandbyReport {
                 let mut ready = Ready { bytes, ..Ready::default() };
                 for line in lines {
                     match line.as_slice() {
-                        ["imported", module, seconds, kib] => ready.imported.push(Imported {
-                            module: (*module).to_owned(),
-                            seconds: seconds.parse().ok()?,
-                            bytes: kib.parse::<u64>().unwrap_or(0).saturating_mul(1024),
-                        }),
                         ["missing", module, reason] => {
                             ready.missing.push(left_out(module, reason));
                         }
@@ -256,12 +239,10 @@ mod tests {
     /// Reports are parsed. A variable that does not depend on the round is ignored.
     #[test]
     fn reports() {
-        let text = "ready\t100\nimported\ttorch\t1.500\t90\nmissing\tfoo\tnot installed\n\
+        let text = "ready\t100\nmissing\tfoo\tnot installed\n\
                     read\ttorch\tHOME\nread\tlightning\tRANK";
-        let torch = Imported { module: "torch".into(), seconds: 1.5, bytes: 90 * 1024 };
         let ready = Ready {
             bytes: 100 * 1024,
-            imported: vec![torch],
             missing: vec![left_out("foo", "not installed")],
             early: vec![left_out("lightning", "it reads RANK while it is imported")],
         };
@@ -277,7 +258,7 @@ mod tests {
     proptest! {
         /// Every text is either parsed or refused.
         #[test]
-        fn never_panics(text in "(ready|refused|imported|read|[a-z0-9\t\n]){0,20}") {
+        fn never_panics(text in "(ready|refused|missing|read|[a-z0-9\t\n]){0,20}") {
             let _ = StandbyReport::parse(&text);
         }
     }

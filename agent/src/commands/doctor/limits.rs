@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-pub(crate) use ragent_core::limits::STANDBY_IMPORT_TIMEOUT;
-
 pub(crate) use ragent_base::limits::{
     IDENTIFY_TIMEOUT, MAX_ANSWER, MAX_IDENTITY_LEN, MAX_REACHED, MIN_OPEN_FILES,
     OPEN_FILES_PER_WORKER, REACH_AT_ONCE,

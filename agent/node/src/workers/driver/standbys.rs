@@ -96,10 +96,7 @@ impl WorkersDriver {
                 HeldStandbys::Enabled(Box::new(Enabled { machine, hook, missing, reported }))
             }
             Err(reason) => {
-                warn!(
-                    "workers have no standbys: {reason}; they are started as new processes (check \
-                     with `ragent doctor --standby`)"
-                );
+                warn!("workers have no standbys: {reason}; they are started as new processes");
                 self.report(SupervisorEvent::StandbysSettled).await;
                 HeldStandbys::Disabled
             }
@@ -281,7 +278,7 @@ fn announce(news: &StandbyNews) {
             let (modules, limit) = (modules.join(","), limits::STANDBY_IMPORT_TIMEOUT.as_secs());
             warn!(
                 "a standby of worker {slot} was killed: it did not finish importing `{modules}` \
-                 within {limit} s (find the module with `ragent doctor --standby={modules}`)"
+                 within {limit} s (`python3 -X importtime -c 'import {modules}'` shows the imports)"
             );
         }
         StandbyNews::Prevented(obstacle) => warn!("{}", text_of(obstacle)),
