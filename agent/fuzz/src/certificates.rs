@@ -13,8 +13,8 @@ use rustls::pki_types::CertificateDer;
 
 use super::pki;
 
-/// Six attributes of at most 256 characters, and four names of the same length.
-const FACTS_MAX: usize = (6 + 4) * (4 * 256 + 8) + 64;
+/// A common name of at most 256 characters, and four names of the same length.
+const FACTS_MAX: usize = (1 + 4) * (4 * 256 + 8) + 64;
 
 /// The first byte selects the kind of the rest: a certificate, one of the three files, changes to one of the three files, or
 /// changes to a certificate.
@@ -41,6 +41,7 @@ fn describe(certificate: &[u8]) {
         assert_eq!(PeerName::parse(&text).as_ref(), Some(name));
     }
     if let Some(validity) = facts.validity {
+        assert!(validity.first <= validity.last, "{validity:?}");
         for second in [validity.first, validity.last] {
             assert!(utc(second).ends_with('Z'), "{second}");
         }

@@ -1,10 +1,9 @@
 //! The certificates of a process (X.509), for sites with a PKI: `--auth tls`.
 //!
 //! `files` reads the three files, and judges whether others could have changed them. `facts` reads from a certificate what
-//! messages name (`der` is the encoding), and `peer_name` is the name that a peer must have. `verifier` accepts the
+//! messages name, and `peer_name` is the name that a peer must have. `verifier` accepts the
 //! certificates of peers, and `refusal` describes why one is not accepted.
 
-mod der;
 mod facts;
 mod files;
 mod peer_name;

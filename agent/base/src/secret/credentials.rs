@@ -57,7 +57,7 @@ struct Reading {
 /// The own certificate, for messages.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct OwnCertificate {
-    /// Its subject, names and time.
+    /// Its common name, names and time.
     pub facts: CertificateFacts,
     /// The files.
     pub request: CertificateRequest,
@@ -68,8 +68,15 @@ pub struct OwnCertificate {
 impl OwnCertificate {
     /// Returns the reason why the certificate is not valid at `now`, in seconds since 1970.
     pub fn outdated(&self, now: i64) -> Option<String> {
-        let refusal = CertificateRefusal::of_validity(self.facts.validity?, now)?;
-        Some(refusal.clause(None))
+        let validity = self.facts.validity.filter(|validity| !validity.contains(now))?;
+        Some(CertificateRefusal::NotValid { validity, now }.clause(None))
+    }
+}
+
+/// The certificate and its file.
+impl fmt::Display for OwnCertificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, from {}", self.facts, self.request.certificate.display())
     }
 }
 

@@ -18,7 +18,3 @@ pub(super) const MAX_SECRETS: usize = 16;
 pub(super) const MAX_AUTHORITIES_FILE: u64 = 1024 * 1024;
 /// The maximum size of a file with the own certificate, in bytes: all of its chain, with comments.
 pub(super) const MAX_CERTIFICATE_FILE: u64 = 64 * 1024;
-/// The maximum number of authorities in a file: there are fewer public ones.
-pub(super) const MAX_AUTHORITIES: usize = 512;
-/// The maximum number of certificates in a chain: rustls accepts about as many of a peer.
-pub(super) const MAX_CHAIN: usize = 16;

@@ -84,15 +84,19 @@ enum MismatchKind {
     /// This process has a secret, and the other one has none.
     NoneThere { ours: String, origin: String },
     /// This process has a certificate, and the other one has none.
-    NoCertificateThere { ours: Ours },
+    NoCertificateThere { ours: OwnCertificate },
     /// This process has a secret, and the other one a certificate.
     SecretHere { ours: String, origin: String },
     /// This process has a certificate, and the other one a secret.
-    SecretThere { theirs: String, ours: Ours },
+    SecretThere { theirs: String, ours: OwnCertificate },
     /// The certificate of the other process is not accepted here.
-    NotAcceptedHere { theirs: CertificateFacts, ours: Ours, refusal: CertificateRefusal },
+    NotAcceptedHere { theirs: CertificateFacts, ours: OwnCertificate, refusal: CertificateRefusal },
     /// The certificate of this process is not accepted there.
-    NotAcceptedThere { theirs: Option<CertificateFacts>, ours: Ours, refusal: CertificateRefusal },
+    NotAcceptedThere {
+        theirs: Option<CertificateFacts>,
+        ours: OwnCertificate,
+        refusal: CertificateRefusal,
+    },
 }
 
 /// The part that a process without credentials lacks.
@@ -101,30 +105,6 @@ enum Needed {
     /// A secret with one of these names.
     Secret(String),
     Certificate,
-}
-
-/// The certificate of this process.
-#[derive(Clone, Debug, Eq, PartialEq)]
-struct Ours {
-    facts: CertificateFacts,
-    file: String,
-    authorities: String,
-}
-
-impl From<OwnCertificate> for Ours {
-    fn from(own: OwnCertificate) -> Self {
-        Self {
-            file: own.request.certificate.display().to_string(),
-            authorities: own.request.authorities.display().to_string(),
-            facts: own.facts,
-        }
-    }
-}
-
-impl fmt::Display for Ours {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, from {}", self.facts, self.file)
-    }
 }
 
 impl Credentials {
@@ -149,7 +129,7 @@ impl Credentials {
             };
             return mismatch(MismatchKind::NoneHere { theirs: needed, reason: reason.clone() });
         }
-        if let Some(ours) = self.certificate().map(Ours::from) {
+        if let Some(ours) = self.certificate() {
             return match theirs.method() {
                 Method::None => mismatch(MismatchKind::NoCertificateThere { ours }),
                 Method::Secret => {
@@ -181,7 +161,7 @@ impl Credentials {
         error: &TlsError,
         now: i64,
     ) -> Option<Mismatch> {
-        let ours = Ours::from(self.certificate()?);
+        let ours = self.certificate()?;
         let kind = match error {
             TlsError::AlertReceived(alert) if is_of_certificate(*alert) => {
                 let refusal = CertificateRefusal::of_alert(*alert, &ours.facts, now);
@@ -257,7 +237,7 @@ impl fmt::Display for Mismatch {
                 f,
                 "the certificate of the process at {place} ({theirs}) is not accepted by this one \
                  ({ours}): {}",
-                refusal.clause(Some(&ours.authorities))
+                refusal.clause(Some(&ours.request.authorities))
             ),
             MismatchKind::NotAcceptedThere { theirs, ours, refusal } => {
                 write!(f, "the process at {place} ")?;
@@ -435,7 +415,7 @@ mod tests {
     #[test]
     fn certificates_are_compared() {
         let (certified, folder) = certified("a");
-        let ours = format!("CN=node, O=site; name: a, from {}/cert.pem", folder.path().display());
+        let ours = format!("CN=node; name: a, from {}/cert.pem", folder.path().display());
         let secured = secured(&["a"]);
         let id = secured.ids()[0];
         assert_eq!(compare(&certified, &certified), Ok(()));
@@ -479,7 +459,7 @@ mod tests {
     #[test]
     fn certificates_that_are_not_accepted_are_explained() {
         let (certified, folder) = certified("a");
-        let ours = format!("CN=node, O=site; name: a, from {}/cert.pem", folder.path().display());
+        let ours = format!("CN=node; name: a, from {}/cert.pem", folder.path().display());
         let theirs = CertificateFacts {
             names: vec![PeerName::parse("b").unwrap()],
             ..CertificateFacts::default()
@@ -491,16 +471,16 @@ mod tests {
         let other = CertificateError::Other(OtherError(Arc::new(rejected)));
         let here = explain(None, other.into()).unwrap();
         let expected = format!(
-            "the certificate of the process at n0:1 (no subject; name: b) is not accepted by this one \
+            "the certificate of the process at n0:1 (name: b) is not accepted by this one \
              ({ours}): it does not have the required name `a`"
         );
         assert_eq!(here.to_string(), expected);
         assert!(here.hint().starts_with("give this process the name"), "{}", here.hint());
-        assert!(here.at("e:2").to_string().contains("the process at e:2 (no subject"));
+        assert!(here.at("e:2").to_string().contains("the process at e:2 (name: b"));
         let alert = |alert| TlsError::AlertReceived(alert);
         let there = explain(Some(theirs), alert(AlertDescription::UnknownCA)).unwrap();
         let expected = format!(
-            "the process at n0:1 (no subject; name: b) does not accept the certificate of this one \
+            "the process at n0:1 (name: b) does not accept the certificate of this one \
              ({ours}): none of its authorities has signed it"
         );
         assert_eq!(there.to_string(), expected);

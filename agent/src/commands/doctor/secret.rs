@@ -42,12 +42,8 @@ pub(super) fn own(credentials: &Credentials, has_job: bool) -> Finding {
 
 /// Names the certificate, which must be valid at `now`, in seconds since 1970.
 fn certificate(own: &OwnCertificate, now: i64) -> Finding {
-    let OwnCertificate { facts, request, required } = own;
-    let text = format!(
-        "the certificate {facts}, from {}; other nodes must have the name {required}",
-        request.certificate.display()
-    );
-    match (own.outdated(now), facts.validity) {
+    let text = format!("the certificate {own}; other nodes must have the name {}", own.required);
+    match (own.outdated(now), own.facts.validity) {
         (Some(why), _) => {
             let hint = "renew the certificate, or correct the clock";
             Finding::fail("certificate", format!("{text}; {why}"), hint)
@@ -103,8 +99,7 @@ mod tests {
             let finding = certificate(&own, now);
             (finding.verdict, finding.text)
         };
-        let text =
-            "the certificate no subject; no names, from /cert; other nodes must have the name node";
+        let text = "the certificate no names, from /cert; other nodes must have the name node";
         let valid = format!("{text}; valid until 1970-01-01T00:03:20Z");
         assert_eq!(judge(150), (CheckVerdict::Pass, valid));
         for (now, part) in [(99, "not valid before 1970-01-01T00:01:40Z"), (201, "has expired at")]

@@ -97,8 +97,6 @@ enum Problem {
     NotPem(&'static str),
     #[error("is not the key of the certificate in `{0}`")]
     OtherKey(String),
-    #[error("contains more than {0} certificates")]
-    TooMany(usize),
     #[error("cannot be used: {0}")]
     Unusable(String),
     #[error("can be written by other users (mode {0:04o})")]
@@ -126,7 +124,6 @@ impl CertificateError {
             Problem::OtherKey(_) => {
                 "give the certificate and the key that were made together".to_owned()
             }
-            Problem::TooMany(_) => "remove the certificates that are not used".to_owned(),
             Problem::Writable(_) => format!("`chmod o-w {path}`"),
             Problem::File(_)
             | Problem::Invalid { .. }
@@ -166,7 +163,7 @@ pub(super) fn read(
         move |problem| CertificateError { role, path, problem }
     };
     let roots = read_authorities(authorities).map_err(failed(AUTHORITIES, authorities))?;
-    let chain = read_certificates(certificate, limits::MAX_CERTIFICATE_FILE, limits::MAX_CHAIN);
+    let chain = read_certificates(certificate, limits::MAX_CERTIFICATE_FILE);
     let chain = chain.map_err(failed(CERTIFICATE, certificate))?;
     let own = chain.first().map(CertificateFacts::of).unwrap_or_default();
     let required = match peer.as_ref().or_else(|| own.names.first()) {
@@ -186,8 +183,7 @@ pub(super) fn read(
 }
 
 fn read_authorities(path: &Path) -> Result<RootCertStore, Problem> {
-    let certificates =
-        read_certificates(path, limits::MAX_AUTHORITIES_FILE, limits::MAX_AUTHORITIES)?;
+    let certificates = read_certificates(path, limits::MAX_AUTHORITIES_FILE)?;
     let mut store = RootCertStore::empty();
     for (index, certificate) in certificates.into_iter().enumerate() {
         let added = store.add(certificate);
@@ -197,11 +193,7 @@ fn read_authorities(path: &Path) -> Result<RootCertStore, Problem> {
 }
 
 /// Reads at least one certificate.
-fn read_certificates(
-    path: &Path,
-    size_max: u64,
-    count_max: usize,
-) -> Result<Vec<CertificateDer<'static>>, Problem> {
+fn read_certificates(path: &Path, size_max: u64) -> Result<Vec<CertificateDer<'static>>, Problem> {
     let (file, about) = file::open(path)?;
     let (owner, mode) = (about.uid(), about.mode() & 0o7777);
     if owner != geteuid().as_raw() && owner != 0 {
@@ -213,9 +205,6 @@ fn read_certificates(
     let text = file::read_all(file, size_max)?;
     let mut certificates = Vec::new();
     for (index, certificate) in CertificateDer::pem_slice_iter(&text).enumerate() {
-        if index == count_max {
-            return Err(Problem::TooMany(count_max));
-        }
         let certificate = certificate.map_err(|error| not_pem(&error))?;
         if let Err(error) = rustls::server::ParsedCertificate::try_from(&certificate) {
             return Err(Problem::Invalid { number: index + 1, error });
@@ -346,10 +335,6 @@ mod tests {
         }
         assert!(with(authorities, &vec![b'#'; 1024 * 1024 + 1]).ends_with("larger than 1024 KiB"));
         assert!(with(certificate, &vec![b'#'; 64 * 1024 + 1]).ends_with("larger than 64 KiB"));
-        assert!(
-            with(certificate, authority.pem().repeat(17).as_bytes())
-                .ends_with("than 16 certificates")
-        );
         assert!(with(key, b"").ends_with("contains no private key without a password"));
         let other = authority.issue(&issue).key_pem;
         // A key whose lines are joined is not part of the error.

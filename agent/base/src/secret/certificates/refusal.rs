@@ -1,33 +1,22 @@
 //! The reason why a certificate is not accepted, in words.
 
+use std::path::Path;
+
 use rustls::{AlertDescription, CertificateError};
 
 use super::{
-    facts::{CertificateFacts, Validity, utc},
+    facts::{CertificateFacts, Validity, second, utc},
     peer_name::PeerName,
 };
 
 /// The reason why a certificate is not accepted. Times are in seconds since 1970.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(in crate::secret) enum CertificateRefusal {
-    /// The clock of this machine is past its end.
-    Expired {
-        /// Its last second.
-        last: i64,
-        /// The clock of this machine.
-        now: i64,
-    },
-    /// The clock of this machine is before its beginning.
-    NotYetValid {
-        /// Its first second.
-        first: i64,
-        /// The clock of this machine.
-        now: i64,
-    },
-    /// It is valid by the clock of this machine, but not by that of the other one.
-    OtherClock {
+    /// The clock of this machine, or that of the other one, is outside of its period of validity. An end that is not known
+    /// is that of all time.
+    NotValid {
         /// Its period of validity.
-        validity: Option<Validity>,
+        validity: Validity,
         /// The clock of this machine.
         now: i64,
     },
@@ -37,19 +26,10 @@ pub(in crate::secret) enum CertificateRefusal {
     IsAuthority,
     /// It does not have the name that the verifying process requires; `None` if that is not known here.
     WrongName(Option<PeerName>),
-    /// Its extended key usage does not permit the role of its process in the handshake.
-    WrongUsage(Role),
+    /// Its extended key usage does not permit the role of its process in the handshake. Each process has both roles.
+    WrongUsage,
     /// Any other reason, in the words of TLS.
     Other(String),
-}
-
-/// A role in a handshake.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(in crate::secret) enum Role {
-    /// The process that has opened the connection.
-    Client,
-    /// The process that has accepted it.
-    Server,
 }
 
 /// Returns true if a process sends this alert because it does not accept a certificate, or needs one.
@@ -71,21 +51,21 @@ pub fn is_of_certificate(alert: AlertDescription) -> bool {
 impl CertificateRefusal {
     /// Returns the reason for an error of rustls's verifier of servers.
     pub(in crate::secret) fn of_error(error: &CertificateError) -> Self {
-        let second =
-            |time: &rustls::pki_types::UnixTime| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
         match error {
-            CertificateError::ExpiredContext { time, not_after } => {
-                Self::Expired { last: second(not_after), now: second(time) }
-            }
-            CertificateError::NotValidYetContext { time, not_before } => {
-                Self::NotYetValid { first: second(not_before), now: second(time) }
-            }
+            CertificateError::ExpiredContext { time, not_after } => Self::NotValid {
+                validity: Validity { first: i64::MIN, last: second(*not_after) },
+                now: second(*time),
+            },
+            CertificateError::NotValidYetContext { time, not_before } => Self::NotValid {
+                validity: Validity { first: second(*not_before), last: i64::MAX },
+                now: second(*time),
+            },
             // An authority of the same name with another key gives the second one.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                 Self::UnknownAuthority
             }
             CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
-                Self::WrongUsage(Role::Server)
+                Self::WrongUsage
             }
             CertificateError::Other(error)
                 if error.0.downcast_ref() == Some(&webpki::Error::CaUsedAsEndEntity) =>
@@ -103,57 +83,43 @@ impl CertificateRefusal {
         own: &CertificateFacts,
         now: i64,
     ) -> Self {
-        let validity = own.validity;
-        match alert {
-            AlertDescription::CertificateExpired => validity
-                .and_then(|validity| Self::of_validity(validity, now))
-                .unwrap_or(Self::OtherClock { validity, now }),
-            AlertDescription::UnknownCA | AlertDescription::DecryptError => Self::UnknownAuthority,
-            AlertDescription::BadCertificate => Self::WrongName(None),
-            AlertDescription::UnsupportedCertificate => Self::WrongUsage(Role::Client),
-            other => Self::Other(format!("the alert of TLS is {other:?}")),
-        }
-    }
-
-    /// Returns the reason why a certificate with this validity cannot be used at `now`.
-    pub(in crate::secret) fn of_validity(validity: Validity, now: i64) -> Option<Self> {
-        let Validity { first, last } = validity;
-        match now {
-            _ if now > last => Some(Self::Expired { last, now }),
-            _ if now < first => Some(Self::NotYetValid { first, now }),
-            _ => None,
+        match (alert, own.validity) {
+            (AlertDescription::CertificateExpired, Some(validity)) => {
+                Self::NotValid { validity, now }
+            }
+            (AlertDescription::UnknownCA | AlertDescription::DecryptError, _) => {
+                Self::UnknownAuthority
+            }
+            (AlertDescription::BadCertificate, _) => Self::WrongName(None),
+            (AlertDescription::UnsupportedCertificate, _) => Self::WrongUsage,
+            (other, _) => Self::Other(format!("the alert of TLS is {other:?}")),
         }
     }
 
     /// Returns the reason as a clause. `authorities`: the file of the verifying process, if that is this one.
-    pub(in crate::secret) fn clause(&self, authorities: Option<&str>) -> String {
-        let clock = |now: &i64| format!("the clock of this machine is at {}", utc(*now));
+    pub(in crate::secret) fn clause(&self, authorities: Option<&Path>) -> String {
         match self {
-            Self::Expired { last, now } => {
-                format!("it has expired at {}; {}", utc(*last), clock(now))
-            }
-            Self::NotYetValid { first, now } => {
-                format!("it is not valid before {}; {}", utc(*first), clock(now))
-            }
-            Self::OtherClock { validity: Some(Validity { first, last }), now } => {
-                format!("it is valid from {} to {} only; {}", utc(*first), utc(*last), clock(now))
-            }
-            Self::OtherClock { validity: None, now } => {
-                format!("it is not valid at present; {}", clock(now))
+            Self::NotValid { validity: Validity { first, last }, now } => {
+                let why = if now > last {
+                    format!("it has expired at {}", utc(*last))
+                } else if now < first {
+                    format!("it is not valid before {}", utc(*first))
+                } else {
+                    format!("it is valid from {} to {} only", utc(*first), utc(*last))
+                };
+                format!("{why}; the clock of this machine is at {}", utc(*now))
             }
             Self::UnknownAuthority => match authorities {
-                Some(file) => format!("no authority in {file} has signed it"),
+                Some(file) => format!("no authority in {} has signed it", file.display()),
                 None => "none of its authorities has signed it".to_owned(),
             },
             Self::WrongName(Some(required)) => {
                 format!("it does not have the required name `{required}`")
             }
             Self::WrongName(None) => "it does not have the name that is required there".to_owned(),
-            Self::WrongUsage(Role::Client) => {
-                "its extended key usage does not permit the role of a TLS client".to_owned()
-            }
-            Self::WrongUsage(Role::Server) => {
-                "its extended key usage does not permit the role of a TLS server".to_owned()
+            Self::WrongUsage => {
+                "its extended key usage does not permit both roles of TLS, client and server"
+                    .to_owned()
             }
             Self::IsAuthority => "it is the certificate of an authority (CA:TRUE)".to_owned(),
             Self::Other(words) => words.clone(),
@@ -163,10 +129,9 @@ impl CertificateRefusal {
     /// Returns the hint for the user. `whose`: the process whose certificate it is.
     pub(in crate::secret) fn hint(&self, whose: &str, verifying: &str) -> String {
         match self {
-            Self::Expired { .. } | Self::NotYetValid { .. } => {
+            Self::NotValid { .. } => {
                 format!("renew the certificate of {whose}, or correct the clocks")
             }
-            Self::OtherClock { .. } => "correct the clocks of both machines".to_owned(),
             Self::UnknownAuthority => format!(
                 "use certificates of one authority on all nodes, or add the authority of {whose} to the \
                  file that {verifying} has as `--tls-ca`"
@@ -175,7 +140,7 @@ impl CertificateRefusal {
                 "give {verifying} the name that all nodes have as `--tls-peer NAME`, or put the required \
                  name into the certificate of {whose}"
             ),
-            Self::WrongUsage(_) => format!(
+            Self::WrongUsage => format!(
                 "issue a certificate with the usages serverAuth and clientAuth, or without any, for {whose}"
             ),
             Self::IsAuthority => {
@@ -201,8 +166,9 @@ mod tests {
     /// Errors about the time state the clock of this machine; other errors state the words of rustls.
     #[test]
     fn errors_have_reasons() {
-        let clause =
-            |error: CertificateError| CertificateRefusal::of_error(&error).clause(Some("/ca.pem"));
+        let clause = |error: CertificateError| {
+            CertificateRefusal::of_error(&error).clause(Some("/ca.pem".as_ref()))
+        };
         let expired = CertificateError::ExpiredContext { time: time(120), not_after: time(60) };
         assert_eq!(
             clause(expired),
@@ -226,10 +192,14 @@ mod tests {
         let validity = Some(Validity { first: 100, last: 200 });
         let own = CertificateFacts { validity, ..CertificateFacts::default() };
         let of_alert = |alert, now| CertificateRefusal::of_alert(alert, &own, now);
-        let expired = AlertDescription::CertificateExpired;
-        assert_eq!(of_alert(expired, 201), CertificateRefusal::Expired { last: 200, now: 201 });
-        assert_eq!(of_alert(expired, 99), CertificateRefusal::NotYetValid { first: 100, now: 99 });
-        assert_eq!(of_alert(expired, 150), CertificateRefusal::OtherClock { validity, now: 150 });
+        for (now, part) in [
+            (201, "it has expired at 1970-01-01T00:03:20Z; the clock"),
+            (99, "it is not valid before 1970-01-01T00:01:40Z; the clock"),
+            (150, "it is valid from 1970-01-01T00:01:40Z to 1970-01-01T00:03:20Z only; the clock"),
+        ] {
+            let clause = of_alert(AlertDescription::CertificateExpired, now).clause(None);
+            assert!(clause.starts_with(part), "{clause}");
+        }
         assert_eq!(
             of_alert(AlertDescription::UnknownCA, 150),
             CertificateRefusal::UnknownAuthority
@@ -237,7 +207,7 @@ mod tests {
         let name = of_alert(AlertDescription::BadCertificate, 150);
         assert_eq!(name.clause(None), "it does not have the name that is required there");
         let usage = of_alert(AlertDescription::UnsupportedCertificate, 150);
-        let clause = "its extended key usage does not permit the role of a TLS client";
+        let clause = "its extended key usage does not permit both roles of TLS, client and server";
         assert_eq!(usage.clause(None), clause);
         let other = of_alert(AlertDescription::CertificateRevoked, 150);
         assert_eq!(other.clause(None), "the alert of TLS is CertificateRevoked");
@@ -247,7 +217,8 @@ mod tests {
     #[test]
     fn hints_name_a_node() {
         let hint = |refusal: CertificateRefusal| refusal.hint("this node", "the other node");
-        let expired = hint(CertificateRefusal::Expired { last: 0, now: 1 });
+        let validity = Validity { first: 0, last: 0 };
+        let expired = hint(CertificateRefusal::NotValid { validity, now: 1 });
         assert_eq!(expired, "renew the certificate of this node, or correct the clocks");
         assert!(
             hint(CertificateRefusal::UnknownAuthority)
@@ -256,9 +227,7 @@ mod tests {
         assert!(
             hint(CertificateRefusal::WrongName(None)).starts_with("give the other node the name")
         );
-        let clocks = CertificateRefusal::OtherClock { validity: None, now: 1 };
-        assert_eq!(hint(clocks), "correct the clocks of both machines");
-        let usage = hint(CertificateRefusal::WrongUsage(Role::Client));
+        let usage = hint(CertificateRefusal::WrongUsage);
         assert!(usage.contains("serverAuth and clientAuth") && usage.ends_with("for this node"));
         assert!(hint(CertificateRefusal::IsAuthority).ends_with("for this node"));
         assert!(hint(CertificateRefusal::Other(String::new())).ends_with("for this node"));

@@ -1,7 +1,7 @@
 //! Accepts a peer whose certificate is signed by one of the own authorities and has the required name. Host names are not
 //! compared, because agents dial addresses.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, RootCertStore,
@@ -87,22 +87,14 @@ impl Verifier {
 }
 
 /// The certificate of a server that was not accepted, as it is passed through rustls.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("its certificate ({theirs}) is not accepted: {}", refusal.clause(None))]
 pub(in crate::secret) struct Rejected {
     /// The certificate.
     pub(in crate::secret) theirs: CertificateFacts,
     /// The reason.
     pub(in crate::secret) refusal: CertificateRefusal,
 }
-
-impl fmt::Display for Rejected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { theirs, refusal } = self;
-        write!(f, "its certificate ({theirs}) is not accepted: {}", refusal.clause(None))
-    }
-}
-
-impl std::error::Error for Rejected {}
 
 impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
@@ -194,8 +186,7 @@ mod tests {
 
     use super::*;
     use crate::secret::certificates::{
-        CertificateRequest, LoadedCertificates,
-        refusal::Role,
+        CertificateRequest, LoadedCertificates, Validity,
         testing::{Authority, Issue, Issued, write},
     };
 
@@ -293,15 +284,26 @@ mod tests {
         assert_eq!(other, CertificateRefusal::WrongName(PeerName::parse(NAME)));
         let expired = refusal(&authority.issue(&Issue { last: 1_000_000_000, ..issue.clone() }));
         assert!(
-            matches!(expired, CertificateRefusal::Expired { last: 1_000_000_000, now } if now > 1_700_000_000)
+            matches!(
+                expired,
+                CertificateRefusal::NotValid { validity: Validity { last: 1_000_000_000, .. }, now }
+                    if now > 1_700_000_000
+            ),
+            "{expired:?}"
         );
         let early = refusal(&authority.issue(&Issue { first: 4_000_000_000, ..issue.clone() }));
         assert!(
-            matches!(early, CertificateRefusal::NotYetValid { first: 4_000_000_000, .. }),
+            matches!(
+                early,
+                CertificateRefusal::NotValid {
+                    validity: Validity { first: 4_000_000_000, .. },
+                    ..
+                }
+            ),
             "{early:?}"
         );
         let usage = refusal(&authority.issue(&Issue { usages: vec![ClientAuth], ..issue.clone() }));
-        assert_eq!(usage, CertificateRefusal::WrongUsage(Role::Server));
+        assert_eq!(usage, CertificateRefusal::WrongUsage);
         let own = authority.issue_authority(&issue);
         assert_eq!(refusal(&own), CertificateRefusal::IsAuthority);
     }
