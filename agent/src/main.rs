@@ -144,7 +144,6 @@ fn logged(
     let log = telemetry::start(format, default, &ThisHost);
     let log = log.map_err(|source| SystemError { attempt: "start a thread", source })?;
     let result = command(&log);
-    log.finish_start();
     log.flush(limits::FLUSH_TIMEOUT);
     let code = match result {
         Ok(code) => code,

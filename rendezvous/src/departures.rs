@@ -60,6 +60,11 @@ impl Departures {
         self.0.clear();
     }
 
+    /// Returns all departed nodes with their host names.
+    pub(crate) fn host_names(&self) -> impl Iterator<Item = (&NodeId, &str)> {
+        self.0.iter().map(|(id, departed)| (id, departed.host_name.as_str()))
+    }
+
     /// Returns the missing departed nodes: without nodes for which `is_back` is true, and without nodes that
     /// a newcomer replaces. Such a newcomer is a later agent of the same machine.
     pub(crate) fn departed<'a>(

@@ -81,6 +81,8 @@ pub enum Incomplete {
         kept_out: u32,
         /// The remaining time until the job fails; `None` before the first node has registered.
         left: Option<Duration>,
+        /// The host names of the first few nodes that were lost or have left, and are not back.
+        lost: Vec<String>,
     },
     /// A failure occurred, and some members have not given a sign of life since.
     Verdict {
@@ -149,15 +151,15 @@ impl fmt::Display for Incomplete {
                 NamedHosts(hosts, *more),
                 Seconds(*left)
             ),
-            Self::TooFewNodes { ready, min, kept_out, left } => {
+            Self::TooFewNodes { ready, min, kept_out, left, lost } => {
                 let missing = MoreNodes(min.saturating_sub(*ready));
-                write!(f, "waiting for {missing} ({ready} of at least {min} are ready")?;
-                match kept_out {
-                    0 => f.write_str(")")?,
-                    1 => f.write_str("; 1 node is unhealthy or excluded)")?,
-                    more => write!(f, "; {more} nodes are unhealthy or excluded)")?,
+                let kept_out = KeptOut(*kept_out);
+                write!(f, "waiting for {missing} ({ready} of at least {min} are ready{kept_out})")?;
+                if let Some(left) = left {
+                    write!(f, ", join timeout in {}", Seconds(*left))?;
                 }
-                left.map_or(Ok(()), |left| write!(f, ", join timeout in {}", Seconds(left)))
+                let end = if lost.is_empty() { "" } else { "; lost or left: " };
+                write!(f, "{end}{}", lost.join(", "))
             }
             Self::Verdict { hosts, more } => {
                 write!(
@@ -193,6 +195,19 @@ impl fmt::Display for MoreNodes {
     }
 }
 
+/// The number of ready nodes that get no place, after a semicolon; nothing if there are none.
+struct KeptOut(u32);
+
+impl fmt::Display for KeptOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            1 => f.write_str("; 1 node is unhealthy or excluded"),
+            more => write!(f, "; {more} nodes are unhealthy or excluded"),
+        }
+    }
+}
+
 struct NamedHosts<'a>(&'a [String], u32);
 
 impl fmt::Display for NamedHosts<'_> {
@@ -215,8 +230,14 @@ mod tests {
     #[test]
     fn reasons_read_well() {
         let texts = [
-            Incomplete::TooFewNodes { ready: 2, min: 3, kept_out: 0, left: Some(581 * SECOND) },
-            Incomplete::TooFewNodes { ready: 0, min: 2, kept_out: 3, left: None },
+            Incomplete::TooFewNodes {
+                ready: 2,
+                min: 3,
+                kept_out: 0,
+                left: Some(581 * SECOND),
+                lost: vec!["a".into(), "b".into()],
+            },
+            Incomplete::TooFewNodes { ready: 0, min: 2, kept_out: 3, left: None, lost: Vec::new() },
             Incomplete::LastCall { left: 12 * SECOND, room: 1 },
             Incomplete::Listening { left: 3 * SECOND },
             Incomplete::Shrinking { from: 3, to: 2, left: SECOND / 2 },
@@ -226,7 +247,7 @@ mod tests {
         assert_eq!(
             texts,
             [
-                "waiting for 1 more node (2 of at least 3 are ready), join timeout in 581 s",
+                "waiting for 1 more node (2 of at least 3 are ready), join timeout in 581 s; lost or left: a, b",
                 "waiting for 2 more nodes (0 of at least 2 are ready; 3 nodes are unhealthy or excluded)",
                 "last call, 12 s left for up to 1 more node",
                 "making sure that no earlier job of this name still runs, 3 s left",

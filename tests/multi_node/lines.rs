@@ -9,7 +9,7 @@ use nix::{
 
 use crate::{
     job::{Job, workers},
-    support::Sandbox,
+    support::{Sandbox, ScreenTerminal},
 };
 
 /// The lines of an agent without their times. Leaves out warnings, workers' lines, and lines about a wait, which depend on the load of the
@@ -46,6 +46,21 @@ fn long_wait_has_a_line() {
     for agent in [host, guest] {
         agent.end().assert_code(0);
     }
+}
+
+/// On a terminal a wait has the same line, with the local time of day.
+#[test]
+fn long_wait_has_a_line_on_a_terminal() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2");
+    let mut terminal = ScreenTerminal::new(200, 24);
+    let host = job.agent("--no-python true").default_lines().env("TERM", "xterm");
+    let host = host.stdout(terminal.stdio()).stderr(terminal.stdio()).start();
+    let text = terminal.shows("the next round is not complete: ");
+    let line = text.lines().find(|line| line.contains("not complete")).unwrap_or_default();
+    assert_eq!(line.find(" ragent: the next round "), Some("03:27:39".len()), "{text}");
+    job.agent("--no-python true").run().assert_code(0);
+    host.end().assert_code(0);
 }
 
 /// Each node prints at most three lines a round: its registration or the start of the round, the reason for
@@ -114,7 +129,7 @@ fn lost_host_is_one_line() {
     let [line, stop] = killed.as_slice() else { panic!("{killed:#?}") };
     // The first attempt may still find the port open. So the cause may be a broken or a refused connection.
     assert!(line.starts_with("warning: cannot reach the coordinator at 127.0.0.1:"), "{line}");
-    assert!(line.contains("; retrying for 4 s (workers are killed if it stays "), "{line}");
+    assert!(line.contains(" s (workers are killed if it stays "), "{line}");
     assert!(stop.starts_with("warning: the lease has ended: the coordinator at 127."), "{stop}");
     assert!(stop.contains("; killing the workers of this node, which start again"), "{stop}");
     assert!(error.ends_with(" was unreachable for 4 s"), "{error}");

@@ -21,7 +21,6 @@ mod refusals;
 mod secrets;
 mod status;
 mod takeover;
-mod terminal;
 #[cfg(feature = "top")]
 mod top;
 

@@ -14,7 +14,6 @@ mod program;
 mod sandbox;
 mod screen;
 mod standbys;
-mod terminal;
 mod worker_program;
 
 use std::{sync::mpsc, time::Duration};
@@ -36,7 +35,6 @@ pub use self::{
     standbys::{
         READY, count_standbys, field, is_standby, pet_standby, standbys_of, wait_for_standbys,
     },
-    terminal::Terminal,
     worker_program::{Gate, WorkerProgram},
 };
 pub(crate) use ragent_base::secret::testing::{

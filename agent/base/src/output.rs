@@ -9,7 +9,6 @@ pub mod limits;
 pub mod lines;
 pub mod logs;
 pub mod pipes;
-pub mod screen;
 pub mod sources;
 pub mod tail;
 pub mod temp_folders;

@@ -11,7 +11,6 @@ pub mod news;
 pub mod outcome_text;
 pub mod service_manager;
 pub mod stacks_text;
-pub mod start;
 pub mod status_text;
 pub mod stopping_line;
 pub mod telemetry;

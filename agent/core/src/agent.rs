@@ -213,9 +213,9 @@ impl Agent {
         (self.restarts_used, self.charged_through)
     }
 
-    /// Returns the time at which the coordinator became unreachable; `None` while it is reached.
-    pub fn disconnected(&self) -> Option<Instant> {
-        self.disconnected
+    /// Returns the time at which this node gives up if the coordinator stays unreachable; `None` while it is reached.
+    pub fn gives_up_at(&self) -> Option<Instant> {
+        self.disconnected.map(|since| since + self.patience())
     }
 
     /// Returns true if this node's part is over.
@@ -437,7 +437,7 @@ impl Agent {
         if self.is_finished() {
             return None;
         }
-        let gives_up = self.disconnected.map(|since| since + self.patience());
+        let gives_up = self.gives_up_at();
         let progress = self.progress.quiet_until.filter(|_| self.progress.is_due);
         let standbys = self.standbys.quiet_until.filter(|_| self.standbys.is_due);
         let questions = self.questions.poll_timeout();
@@ -460,8 +460,7 @@ impl Agent {
         self.handle_notice_timeout(now);
         self.handle_look_timeout(now);
         self.change_memory(now, |memory| memory.handle_timeout(now));
-        let gives_up = self.disconnected.map(|since| since + self.patience());
-        if !self.is_finished() && gives_up.is_some_and(|at| at <= now) {
+        if !self.is_finished() && self.gives_up_at().is_some_and(|at| at <= now) {
             let was_registered = self.job_uid.is_some();
             let waited = self.patience();
             self.act(Action::Kill);

@@ -8,14 +8,12 @@ pub const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 /// Minimum interval at which training steps of the workers are passed on, and captured output is searched for
 /// them. It is several times between two keep-alives, but too rare to cost anything.
 pub const STEP_INTERVAL: Duration = Duration::from_millis(100);
-/// The time until the first report of a wait, and between the next ones. The last repeats. Nodes of a job
-/// rarely start in the same second, and a scheduler may take hours to start the last one.
-pub const WAIT_REPORTS: [Duration; 4] = [
-    Duration::from_secs(5),
-    Duration::from_secs(60),
-    Duration::from_secs(300),
-    Duration::from_secs(1_800),
-];
+/// The time until a node that waits requests the reason, and between two requests. Nodes of a job rarely start
+/// in the same second, and a user learns soon enough that something has changed.
+pub const WAIT_QUESTION: Duration = Duration::from_secs(5);
+/// The time after which the reason of a wait is reported again although it is still the same: the time that is
+/// left has changed.
+pub const WAIT_REPEAT: Duration = Duration::from_secs(30);
 /// Minimum interval at which a group that may hang is examined. Reading three small files per process costs
 /// nothing at this rate, and a hang is reported in time.
 pub const HANG_LOOK_MIN: Duration = Duration::from_millis(250);

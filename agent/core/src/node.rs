@@ -208,7 +208,7 @@ impl Node {
             ToNode::Refuse(reason) => self.agent.handle_refused(reason),
             ToNode::Echo { sequence, reason, lease_left, memory_whole } => {
                 self.link.handle_echo(now, sequence, lease_left);
-                self.agent.handle_echo(sequence, reason);
+                self.agent.handle_echo(now, sequence, reason);
                 if self.link.current() == Some(stream) {
                     self.agent.handle_memory_whole(now, memory_whole);
                 }

@@ -2,8 +2,8 @@
 //! again.
 //!
 //! A lost coordinator causes several errors in a few seconds: the stream breaks, attempts to connect fail,
-//! the lease ends. Only two reports are warnings: the first, and the report that workers are stopped. The
-//! others are logged at `info`.
+//! the lease ends. Only these reports are warnings: the first, a repetition every 30 s, and the report that
+//! workers are stopped. The others are logged at `info`.
 
 use std::{mem, time::Instant};
 
@@ -13,7 +13,8 @@ use crate::{limits, reported_causes::ReportedCauses};
 #[derive(Clone, Debug, Default)]
 pub struct Outage {
     causes: ReportedCauses,
-    is_reported: bool,
+    /// The time of the last warning.
+    reported_at: Option<Instant>,
     /// True if the user knows that workers are stopped because the lease has ended.
     is_stop_reported: bool,
     /// The time of the first attempt that failed because the secrets differ.
@@ -23,7 +24,7 @@ pub struct Outage {
 /// A report about an outage.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum OutageReport {
-    /// The first report, or the report that workers are stopped: a warning.
+    /// The first report, its repetition, or the report that workers are stopped: a warning.
     First,
     /// A further report, logged at `info`.
     Further,
@@ -31,8 +32,8 @@ pub enum OutageReport {
 
 impl Outage {
     /// Notes that the coordinator's host has announced that it leaves, which was reported.
-    pub fn handle_host_leaving(&mut self) {
-        self.is_reported = true;
+    pub fn handle_host_leaving(&mut self, now: Instant) {
+        self.reported_at = Some(now);
     }
 
     /// Notes that the stream to the coordinator has ended. The next attempt follows at once, and finds either
@@ -43,10 +44,19 @@ impl Outage {
 
     /// Notes that an attempt to reach the coordinator has failed. Before the first registration, every new
     /// cause is a warning, because nothing else happens on this node.
-    pub fn handle_unreachable(&mut self, cause: &str, is_registered: bool) -> Option<OutageReport> {
+    pub fn handle_unreachable(
+        &mut self,
+        now: Instant,
+        cause: &str,
+        is_registered: bool,
+    ) -> Option<OutageReport> {
         let is_new = self.causes.insert(cause);
-        let is_first = !mem::replace(&mut self.is_reported, true) || !is_registered && is_new;
-        if is_first { Some(OutageReport::First) } else { is_new.then_some(OutageReport::Further) }
+        let is_due = self.reported_at.is_none_or(|at| at + limits::WAIT_REPEAT <= now);
+        if is_due || !is_registered && is_new {
+            self.reported_at = Some(now);
+            return Some(OutageReport::First);
+        }
+        is_new.then_some(OutageReport::Further)
     }
 
     /// Notes that this process and the coordinator have different secrets. Returns true if this has lasted
@@ -63,8 +73,8 @@ impl Outage {
     }
 
     /// Notes that the lease has ended, and that workers of this node are stopped because of that.
-    pub fn handle_lease_lost(&mut self) -> OutageReport {
-        self.is_reported = true;
+    pub fn handle_lease_lost(&mut self, now: Instant) -> OutageReport {
+        self.reported_at = Some(now);
         match mem::replace(&mut self.is_stop_reported, true) {
             true => OutageReport::Further,
             false => OutageReport::First,
@@ -75,7 +85,7 @@ impl Outage {
     /// there was an outage.
     pub fn handle_reached(&mut self) -> bool {
         let outage = mem::take(self);
-        outage.is_reported || !outage.causes.is_empty()
+        outage.reported_at.is_some() || !outage.causes.is_empty()
     }
 }
 
@@ -85,6 +95,7 @@ mod tests {
 
     const BROKE: &str = "the connection broke";
     const REFUSED: &str = "connection refused";
+    const NO_ROUTE: &str = "no route to host";
 
     /// Different secrets count when they have lasted. A coordinator that was reached ends the count.
     #[test]
@@ -101,63 +112,63 @@ mod tests {
         }
     }
 
-    /// A coordinator that is gone is reported once, with the cause of the first failed attempt. A stream that
+    /// A coordinator that is gone is reported once, and again every 30 s, with the cause of the first failed attempt. A stream that
     /// is replaced at once is not reported.
     #[test]
-    fn lost_coordinator_is_reported_once() {
-        let mut outage = Outage::default();
+    fn lost_coordinator_is_reported() {
+        let (mut outage, now) = (Outage::default(), crate::some_instant());
         assert_eq!(outage.handle_stream_ended(BROKE), Some(OutageReport::Further));
         assert!(outage.handle_reached());
         assert!(!outage.handle_reached());
         assert_eq!(outage.handle_stream_ended(BROKE), Some(OutageReport::Further));
-        assert_eq!(outage.handle_unreachable(REFUSED, true), Some(OutageReport::First));
-        assert_eq!(outage.handle_unreachable(REFUSED, true), None);
-        assert_eq!(
-            outage.handle_unreachable("no route to host", true),
-            Some(OutageReport::Further)
-        );
+        assert_eq!(outage.handle_unreachable(now, REFUSED, true), Some(OutageReport::First));
+        assert_eq!(outage.handle_unreachable(now, REFUSED, true), None);
+        assert_eq!(outage.handle_unreachable(now, NO_ROUTE, true), Some(OutageReport::Further));
+        let later = now + limits::WAIT_REPEAT;
+        assert_eq!(outage.handle_unreachable(later, REFUSED, true), Some(OutageReport::First));
+        assert_eq!(outage.handle_unreachable(later, REFUSED, true), None);
         assert!(outage.handle_reached());
-        assert_eq!(outage.handle_unreachable(REFUSED, true), Some(OutageReport::First));
+        assert_eq!(outage.handle_unreachable(now, REFUSED, true), Some(OutageReport::First));
     }
 
     /// If only the end of the lease shows the outage, that is reported. After the announcement of the host,
     /// nothing is.
     #[test]
     fn first_sign_is_reported() {
+        let (mut outage, now) = (Outage::default(), crate::some_instant());
+        assert_eq!(outage.handle_lease_lost(now), OutageReport::First);
+        assert_eq!(outage.handle_unreachable(now, REFUSED, true), Some(OutageReport::Further));
         let mut outage = Outage::default();
-        assert_eq!(outage.handle_lease_lost(), OutageReport::First);
-        assert_eq!(outage.handle_unreachable(REFUSED, true), Some(OutageReport::Further));
-        let mut outage = Outage::default();
-        outage.handle_host_leaving();
-        assert_eq!(outage.handle_unreachable(REFUSED, true), Some(OutageReport::Further));
+        outage.handle_host_leaving(now);
+        assert_eq!(outage.handle_unreachable(now, REFUSED, true), Some(OutageReport::Further));
     }
 
     /// The stop of workers is a warning even if the outage has been reported, once for each outage.
     #[test]
     fn stop_of_workers_is_reported_once() {
-        let mut outage = Outage::default();
-        assert_eq!(outage.handle_unreachable(REFUSED, true), Some(OutageReport::First));
-        assert_eq!(outage.handle_lease_lost(), OutageReport::First);
-        assert_eq!(outage.handle_lease_lost(), OutageReport::Further);
+        let (mut outage, now) = (Outage::default(), crate::some_instant());
+        assert_eq!(outage.handle_unreachable(now, REFUSED, true), Some(OutageReport::First));
+        assert_eq!(outage.handle_lease_lost(now), OutageReport::First);
+        assert_eq!(outage.handle_lease_lost(now), OutageReport::Further);
         assert!(outage.handle_reached());
-        assert_eq!(outage.handle_lease_lost(), OutageReport::First);
+        assert_eq!(outage.handle_lease_lost(now), OutageReport::First);
     }
 
     /// The attempt after a stream has ended is reported even if it fails for the same cause.
     #[test]
     fn repeated_cause_is_reported() {
-        let mut outage = Outage::default();
+        let (mut outage, now) = (Outage::default(), crate::some_instant());
         outage.handle_stream_ended(BROKE);
-        assert_eq!(outage.handle_unreachable(BROKE, true), Some(OutageReport::First));
-        assert_eq!(outage.handle_unreachable(BROKE, true), None);
+        assert_eq!(outage.handle_unreachable(now, BROKE, true), Some(OutageReport::First));
+        assert_eq!(outage.handle_unreachable(now, BROKE, true), None);
     }
 
     /// Before the first registration every new cause is reported.
     #[test]
     fn causes_before_the_first_registration_are_reported() {
-        let mut outage = Outage::default();
-        assert_eq!(outage.handle_unreachable(REFUSED, false), Some(OutageReport::First));
-        assert_eq!(outage.handle_unreachable(REFUSED, false), None);
-        assert_eq!(outage.handle_unreachable("no answer", false), Some(OutageReport::First));
+        let (mut outage, now) = (Outage::default(), crate::some_instant());
+        assert_eq!(outage.handle_unreachable(now, REFUSED, false), Some(OutageReport::First));
+        assert_eq!(outage.handle_unreachable(now, REFUSED, false), None);
+        assert_eq!(outage.handle_unreachable(now, "no answer", false), Some(OutageReport::First));
     }
 }

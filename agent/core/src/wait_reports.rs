@@ -1,13 +1,13 @@
-//! Decides when a node that waits reports the reason to the user.
+//! Decides when a node that waits reports the reason to the user: when the reason has changed, and every 30 s.
 //!
 //! Only the coordinator knows the reason. The node requests it with a keep-alive, and receives it with the
 //! echo. So a report costs no message, and a node of a large job costs no more than a node of a small one.
 
 use std::time::Instant;
 
-use ragent_rendezvous::ids::RoundId;
+use ragent_rendezvous::{ids::RoundId, snapshot::Explanation};
 
-use crate::limits;
+use crate::{agent::WaitReport, limits};
 
 /// A wait of a node.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -22,15 +22,15 @@ pub(crate) struct NodeWait {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WaitReports(Option<Schedule>);
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Schedule {
     wait: NodeWait,
     /// The next keep-alive from this time on requests the reason.
     due: Instant,
-    /// The number of requests so far.
-    requests: usize,
     /// The keep-alive that requests the reason, until its echo.
     requested_by: Option<u64>,
+    /// The last report without its times, and the time of it.
+    reported: Option<(String, Instant)>,
 }
 
 impl WaitReports {
@@ -42,29 +42,55 @@ impl WaitReports {
         sequence: u64,
         wait: Option<NodeWait>,
     ) -> bool {
-        self.0 = wait.map(|wait| match self.0 {
+        self.0 = wait.map(|wait| match self.0.take() {
             Some(schedule) if schedule.wait == wait => schedule,
             Some(_) | None => {
-                let due = now + limits::WAIT_REPORTS[0];
-                Schedule { wait, due, requests: 0, requested_by: None }
+                let due = now + limits::WAIT_QUESTION;
+                Schedule { wait, due, requested_by: None, reported: None }
             }
         });
         let Some(schedule) = self.0.as_mut().filter(|schedule| schedule.due <= now) else {
             return false;
         };
-        schedule.requests += 1;
-        let last = limits::WAIT_REPORTS.len() - 1;
-        schedule.due = now + limits::WAIT_REPORTS[schedule.requests.min(last)];
+        schedule.due = now + limits::WAIT_QUESTION;
         schedule.requested_by = Some(sequence);
         true
     }
 
-    /// Returns the wait to report, if the echo `sequence` answers a request.
-    pub(crate) fn handle_echo(&mut self, sequence: u64) -> Option<NodeWait> {
+    /// Returns what to report, if the echo `sequence` answers a request. A spare receives no reason. It has been reported
+    /// as a spare already.
+    pub(crate) fn handle_echo(
+        &mut self,
+        now: Instant,
+        sequence: u64,
+        reason: Option<Explanation>,
+    ) -> Option<WaitReport> {
         let schedule = self.0.as_mut()?;
         schedule.requested_by.take_if(|requested_by| *requested_by == sequence)?;
-        Some(schedule.wait)
+        let (text, report) = if schedule.wait.has_succeeded {
+            (String::new(), WaitReport::OtherNodes)
+        } else {
+            let reason = reason?;
+            (without_times(&reason.text), WaitReport::NextRound(reason))
+        };
+        let is_due = schedule.reported.as_ref().is_none_or(|(reported, at)| {
+            // Nothing changes in a wait for other nodes, and it has no end that is known.
+            !schedule.wait.has_succeeded && (*reported != text || *at + limits::WAIT_REPEAT <= now)
+        });
+        is_due.then(|| {
+            schedule.reported = Some((text, now));
+            report
+        })
     }
+}
+
+/// Returns a reason without the numbers of seconds, which differ each time.
+fn without_times(text: &str) -> String {
+    let words: Vec<&str> = text.split(' ').collect();
+    let is_unit = |word: &&str| word.trim_end_matches([',', ';', ')']) == "s";
+    let is_time = |index: usize| words.get(index + 1).is_some_and(is_unit);
+    let kept = words.iter().enumerate().filter(|(index, _)| !is_time(*index));
+    kept.map(|(_, word)| *word).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -90,12 +116,31 @@ mod tests {
         (0..seconds).filter(requests).collect()
     }
 
-    /// A long wait is reported after 5 seconds, and then at growing intervals of at most half an hour.
+    /// Returns the seconds at which a wait is reported whose reason is `text`, in a wait of a minute and a half.
+    fn reported(wait: NodeWait, text: impl Fn(u64) -> Option<String>) -> Vec<u64> {
+        let (mut reports, begun) = (WaitReports::default(), crate::some_instant());
+        let is_reported = |second: &u64| {
+            let now = begun + Duration::from_secs(*second);
+            reports.handle_keep_alive(now, *second, Some(wait));
+            let reason = text(*second).map(|text| Explanation { kind: "k".to_owned(), text });
+            reports.handle_echo(now, *second, reason).is_some()
+        };
+        (0..90).filter(is_reported).collect()
+    }
+
+    /// The reason is requested every 5 s. It is reported when more than its times has changed, and every 30 s.
     #[test]
-    fn intervals_grow() {
-        let mut reports = WaitReports::default();
-        let due = requests(&mut reports, crate::some_instant(), 6000);
-        assert_eq!(due, [5, 65, 365, 2165, 3965, 5765]);
+    fn changes_are_reported() {
+        let waits = wait(0).unwrap();
+        let due = requests(&mut WaitReports::default(), crate::some_instant(), 18);
+        assert_eq!(due, [5, 10, 15]);
+        let same = |second| Some(format!("1 of 2 are ready, {} s; lost: n", 600 - second));
+        assert_eq!(reported(waits, same), [5, 35, 65]);
+        let more = |second| Some(format!("{} of 2 are ready, {} s", second / 12, 600 - second));
+        assert_eq!(reported(waits, more)[..4], [5, 15, 25, 40]);
+        assert_eq!(reported(waits, |_| None), [0; 0], "it is a spare");
+        let succeeded = NodeWait { has_succeeded: true, ..waits };
+        assert_eq!(reported(succeeded, |_| None), [5]);
     }
 
     /// A node that does not wait, or waits briefly each time, reports nothing.
@@ -116,16 +161,22 @@ mod tests {
     #[test]
     fn answer_belongs_to_its_request() {
         let (mut reports, now) = (WaitReports::default(), crate::some_instant());
+        let reason = || Some(Explanation { kind: "k".to_owned(), text: "t".to_owned() });
         assert!(!reports.handle_keep_alive(now, 1, wait(0)));
         assert!(reports.handle_keep_alive(now + 5 * SECOND, 2, wait(0)));
-        assert_eq!(reports.handle_echo(1), None);
-        assert_eq!(reports.handle_echo(2), wait(0));
-        assert_eq!(reports.handle_echo(2), None);
-        assert!(reports.handle_keep_alive(now + 65 * SECOND, 70, wait(0)));
-        assert!(!reports.handle_keep_alive(now + 66 * SECOND, 71, wait(0)));
-        assert!(reports.handle_keep_alive(now + 365 * SECOND, 400, wait(0)));
-        assert_eq!(reports.handle_echo(70), None);
-        assert!(!reports.handle_keep_alive(now + 366 * SECOND, 401, None));
-        assert_eq!(reports.handle_echo(400), None, "the wait has ended");
+        assert_eq!(reports.handle_echo(now, 1, reason()), None);
+        let report = WaitReport::NextRound(reason().unwrap());
+        assert_eq!(reports.handle_echo(now, 2, reason()), Some(report));
+        assert_eq!(reports.handle_echo(now, 2, reason()), None);
+        assert!(reports.handle_keep_alive(now + 10 * SECOND, 70, wait(0)));
+        assert!(!reports.handle_keep_alive(now + 11 * SECOND, 71, wait(0)));
+        assert!(reports.handle_keep_alive(now + 15 * SECOND, 400, wait(0)));
+        assert_eq!(reports.handle_echo(now + 60 * SECOND, 70, reason()), None);
+        assert!(!reports.handle_keep_alive(now + 16 * SECOND, 401, None));
+        assert_eq!(
+            reports.handle_echo(now + 60 * SECOND, 400, reason()),
+            None,
+            "the wait has ended"
+        );
     }
 }

@@ -35,7 +35,7 @@ use ragent_leadership::state_file::{AgentFile, ClosedJob, RunningAgent, Stage};
 use ragent_node::{
     endpoint::{LocateError, host_or_join, hosted::HostEnd, metrics_port::MetricsPort},
     node::{
-        driver::{self as agent_driver, DependsOn, DriveError, StartScreen},
+        driver::{self as agent_driver, DependsOn, DriveError},
         worker_stores::WorkerStores,
     },
     notices::{self, NoticeRequest, NoticeSocket},
@@ -293,7 +293,7 @@ async fn launch_on_runtime(
 ) -> Result<Success, LaunchError> {
     let mut signals = watch_signals(&spec.signals.signals)?;
     let forwarded = watch_signals(&spec.forwarded)?;
-    let (console, console_end) = Console::start(log.screen()).map_err(system("start a thread"))?;
+    let (console, console_end) = Console::start().map_err(system("start a thread"))?;
     let measures = Arc::new(NodeMeasures::default());
     let supervisor_spec = supervisor_spec(spec, given, logs, console, Arc::clone(&measures))?;
     let mut supervisor =
@@ -457,12 +457,7 @@ async fn take_part(
             );
         })
         .ok();
-    let start_screen = StartScreen::new(clock::now(), spec, log);
-    if log.has_block() {
-        tokio::spawn(leave_block_when_continued(log.clone()));
-    }
     let waits = |cause: &str| {
-        start_screen.handle_cause(cause);
         renew(registration.as_ref(), &looking(spec, socket.as_deref(), Some(cause)));
     };
     let mut services = tokio::select! {
@@ -479,7 +474,7 @@ async fn take_part(
     let stores = WorkerStores::new(stores, services.store_port_mode(spec));
     let memory = services.memory_service(spec);
     let since = (!spec.is_first_start()).then_some(began);
-    let agent = services.agent_spec(spec, log, measures, start_screen, since);
+    let agent = services.agent_spec(spec, log, measures, since);
     let mut coordinator = services.coordinator();
     let ending = tokio::select! {
         ending = agent_driver::drive(agent, (stores, memory), supervisor, signals, &mut notices.queue, &mut service_manager) => ending,
@@ -706,13 +701,4 @@ fn timer_pipe(file: Option<&TimerFile>) -> Result<Option<TimerPipe>, LaunchError
         }
     };
     TimerPipe::make(&path).map(Some).map_err(unwritable("TORCHELASTIC_TIMER_FILE", &path))
-}
-/// Stops updating the lines of a start on the terminal when this process continues after a stop. The shell has written below them, and they
-/// stay where they are.
-async fn leave_block_when_continued(log: Log) {
-    // If the signal cannot be watched, a line of the shell may be erased.
-    let Ok(mut continued) = watch_signals(&[Signal::SIGCONT]) else { return };
-    while continued.recv().await.is_some() {
-        log.leave_block();
-    }
 }

@@ -48,7 +48,7 @@ use ragent_node::{
     memory::{MemoryService, MemoryServiceSettings},
     node::{
         destination::Destination,
-        driver::{self, AgentSpec, StartScreen},
+        driver::{self, AgentSpec},
         worker_stores::{StorePortMode, WorkerStores},
     },
     workers::driver::{SupervisorCommand, SupervisorEvent, SupervisorHandle},
@@ -463,7 +463,6 @@ fn agent(number: u32, coordinators: &Coordinators, shared: SharedSettings) -> Ag
         leadership: None,
         lines: RoundLines::new(&shared, false),
         log: Log::disabled(),
-        start_screen: StartScreen::default(),
         run_id: RunId::new(RUN_ID),
         destination: coordinators.destination(),
         credentials: coordinators.credentials.clone(),

@@ -31,6 +31,9 @@ use crate::{
 /// The most host names in an explanation.
 const HOSTS_SHOWN: usize = 4;
 
+/// The most departed nodes that are examined for an explanation: every node that waits asks for one every 5 s.
+const DEPARTURES_EXAMINED: usize = 64;
+
 /// The reason why a spare gets a place after other spares.
 const FAILED_LATELY: &str =
     "a worker has failed on it in the last 24 h, so other spares come first";
@@ -214,7 +217,14 @@ impl Rendezvous {
             return Some(Incomplete::HostLeaving);
         }
         let Some(shared) = self.settings.shared else {
-            return Some(Incomplete::TooFewNodes { ready: 0, min: 1, kept_out: 0, left: None });
+            let lost = Vec::new();
+            return Some(Incomplete::TooFewNodes {
+                ready: 0,
+                min: 1,
+                kept_out: 0,
+                left: None,
+                lost,
+            });
         };
         match &self.phase {
             Phase::Recovering(recovering) => Some(self.why_recovering(now, recovering, shared)),
@@ -285,6 +295,7 @@ impl Rendezvous {
                 min: shared.nodes.min(),
                 kept_out: self.kept_out(),
                 left: gathering.since.map(|since| left(now, since, shared.timeouts.join)),
+                lost: self.lost(),
             },
         }
     }
@@ -326,7 +337,15 @@ impl Rendezvous {
         }
         let left = left(now, regathering.last_loss(), shared.timeouts.join);
         let (min, kept_out) = (shared.nodes.min(), self.kept_out());
-        Incomplete::TooFewNodes { ready: count(ready), min, kept_out, left: Some(left) }
+        let lost = self.lost();
+        Incomplete::TooFewNodes { ready: count(ready), min, kept_out, left: Some(left), lost }
+    }
+
+    /// Returns the host names of the first few nodes that were lost or have left, and are not back.
+    fn lost(&self) -> Vec<String> {
+        let departed = self.departures.host_names().take(DEPARTURES_EXAMINED);
+        let lost = departed.filter(|(id, _)| !self.knows(id)).take(HOSTS_SHOWN);
+        lost.map(|(_, host)| host.to_owned()).collect()
     }
 
     /// Returns the number of ready nodes that get no place, because they are unhealthy or excluded.

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use tracing::warn;
 
-use super::{flow::Flow, pipes::Pipe, screen::Screen};
+use super::{flow::Flow, pipes::Pipe};
 use crate::{output::limits, spec::Stream};
 
 /// The queues of the writing threads; clones share them.
@@ -41,34 +41,31 @@ enum ToWrite<T> {
 pub struct ConsoleEnd([oneshot::Receiver<()>; 2]);
 
 impl Console {
-    /// Starts the writing threads. A block on `screen` is removed before anything is written to the console.
+    /// Starts the writing threads.
     ///
     /// # Errors
     ///
     /// Returns the system's refusal to start a thread.
-    pub fn start(screen: Arc<Screen>) -> io::Result<(Self, ConsoleEnd)> {
+    pub fn start() -> io::Result<(Self, ConsoleEnd)> {
         let pipe = || Pipe::new(limits::STAGED_LINES).map(Arc::new);
         let staged = [pipe()?, pipe()?];
         let [_, to_stderr] = &staged;
         let to_stderr = Arc::clone(to_stderr);
         // Output of workers is read even if the console is gone (EPIPE).
-        let (streams, streams_end) = writer("console", move |next| {
-            screen.make_way();
-            match next {
-                ToWrite::Bytes(Stream::Stdout, chunk) => {
-                    let _ = write_flushed(io::stdout().lock(), &chunk);
-                }
-                ToWrite::Bytes(Stream::Stderr, chunk) => {
-                    let _ = write_flushed(io::stderr().lock(), &chunk);
-                }
-                ToWrite::Flow(mut flow, back) => {
-                    // A log line between two parts of a chunk would break a worker's line in two.
-                    let held = flow.stages_to(&to_stderr).then(|| io::stderr().lock());
-                    let _ = flow.copy_to_console();
-                    drop(held);
-                    // The receiving task may have ended with its runtime.
-                    let _ = back.send(flow);
-                }
+        let (streams, streams_end) = writer("console", move |next| match next {
+            ToWrite::Bytes(Stream::Stdout, chunk) => {
+                let _ = write_flushed(io::stdout().lock(), &chunk);
+            }
+            ToWrite::Bytes(Stream::Stderr, chunk) => {
+                let _ = write_flushed(io::stderr().lock(), &chunk);
+            }
+            ToWrite::Flow(mut flow, back) => {
+                // A log line between two parts of a chunk would break a worker's line in two.
+                let held = flow.stages_to(&to_stderr).then(|| io::stderr().lock());
+                let _ = flow.copy_to_console();
+                drop(held);
+                // The receiving task may have ended with its runtime.
+                let _ = back.send(flow);
             }
         })?;
         let mut is_well = true;

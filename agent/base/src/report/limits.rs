@@ -20,19 +20,3 @@ pub(crate) const MIN_WATCHDOG: Duration = Duration::from_millis(50);
 pub(crate) const NOTICE_QUEUE: usize = 16;
 /// The time that the smallest margin of a lease is remembered: more than the usual interval between two scrapes.
 pub(super) const MARGIN_WINDOW: Duration = Duration::from_secs(60);
-/// The time that a start is not shown on a terminal: most restarts take less, and a block that appears and disappears
-/// distracts.
-pub(crate) const START_DELAY: Duration = Duration::from_millis(500);
-/// The time between two drawings of the block: its times have seconds.
-pub(crate) const START_INTERVAL: Duration = Duration::from_secs(1);
-/// Rows for nodes in different states: with all others at most [`START_LINES`].
-pub(super) const START_STATES: usize = 3;
-/// Lines for the reason of a wait: those of a long reason on 80 columns.
-pub(super) const START_REASON: usize = 2;
-/// Lines of the block: few of the 24 rows of a usual terminal.
-pub(super) const START_LINES: usize = 8;
-/// Bytes of a name or of a reason in the block: more than a wide terminal shows.
-pub(super) const START_TEXT: usize = 512;
-/// The time that the removal of the block is awaited before workers start: a terminal takes less than a millisecond,
-/// unless it is stopped.
-pub(crate) const START_FLUSH: Duration = Duration::from_millis(500);

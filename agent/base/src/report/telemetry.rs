@@ -4,7 +4,6 @@
 //! the queue are dropped, and their number is logged. By default few lines are printed; the others are
 //! kept in memory, and become a file when something fails.
 
-mod block;
 mod recent;
 mod sentence;
 mod writer;
@@ -35,14 +34,10 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-use self::{
-    recent::Recent,
-    sentence::Sentence,
-    writer::{Display, TelemetryItem, WantedStart},
-};
+use self::{recent::Recent, sentence::Sentence, writer::TelemetryItem};
 use crate::{
     cli::LaunchArgs,
-    output::{screen::Screen, temp_folders::AGENT_LOG},
+    output::temp_folders::AGENT_LOG,
     report::limits,
     spec::{Argument, UsageError},
     sys::{clock, files, host::Host},
@@ -140,11 +135,8 @@ pub fn start(format: LogFormat, default: DefaultLines, host: &impl Host) -> io::
         DefaultLines::Info => None,
     };
     let level = level.filter(|_| given.is_none() && format == LogFormat::Text);
-    let mut log = Log::start(level.map(|_| Recent::default()))?;
+    let log = Log::start(level.map(|_| Recent::default()))?;
     let is_terminal = io::stderr().is_terminal();
-    if level == Some("info") && is_terminal {
-        log.enable_block(host.env("TERM").as_deref());
-    }
     // An internal error of the logger could only be printed to the console that failed.
     let lines = fmt::layer().with_writer(log.clone()).with_target(false).log_internal_errors(false);
     let text = lines.with_ansi(is_terminal).with_timer(LineTime { is_local: is_terminal });
@@ -233,11 +225,6 @@ pub struct Log {
     /// The file for the recent lines, once its folder is known.
     file: Arc<OnceLock<PathBuf>>,
     is_kept: Arc<AtomicBool>,
-    /// True if a start may be shown as a block of lines.
-    has_block: bool,
-    /// The start to show.
-    wanted: WantedStart,
-    screen: Arc<Screen>,
 }
 
 impl Log {
@@ -245,8 +232,7 @@ impl Log {
         let (queue, items) = mpsc::sync_channel(limits::LOG_QUEUE);
         let mut log = Self::new(queue);
         let dropped = Arc::clone(&log.dropped);
-        let mut display = Display::new(Arc::clone(&log.screen), log.wanted.clone());
-        let write = move || writer::write_all(&items, &dropped, &mut display);
+        let write = move || writer::write_all(&items, &dropped);
         thread::Builder::new().name("log".to_owned()).spawn(write)?;
         if let Some(recent) = recent {
             let (files, items) = mpsc::sync_channel(limits::LOG_FILE_QUEUE);
@@ -265,9 +251,6 @@ impl Log {
             recent: None,
             file: Arc::default(),
             is_kept: Arc::default(),
-            has_block: false,
-            wanted: WantedStart::default(),
-            screen: Arc::default(),
         }
     }
 

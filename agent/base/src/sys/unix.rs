@@ -124,14 +124,6 @@ pub(crate) fn is_regular_file(fd: BorrowedFd<'_>) -> bool {
     kind == Ok(SFlag::S_IFREG)
 }
 
-/// Returns the columns and rows of a terminal; `None` if it is none, or has no known size.
-pub(crate) fn window_size(terminal: BorrowedFd<'_>) -> Option<(u16, u16)> {
-    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: the call writes one `winsize`, to `size`.
-    let result = unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) };
-    (result == 0 && size.ws_col > 0 && size.ws_row > 0).then_some((size.ws_col, size.ws_row))
-}
-
 /// Takes ownership of a descriptor that the parent of this process left open for it, and named in
 /// its environment.
 pub(crate) fn inherit(fd: RawFd) -> OwnedFd {

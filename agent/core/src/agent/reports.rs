@@ -9,7 +9,7 @@ use ragent_rendezvous::{
     snapshot::Explanation,
 };
 
-use super::{Action, Agent, AgentState, Effect, News, WaitReport};
+use super::{Action, Agent, AgentState, Effect, News};
 use crate::{limits, wait_reports::NodeWait};
 
 /// The progress text of the workers.
@@ -92,14 +92,9 @@ impl Agent {
     }
 
     /// Notes the echo of a keep-alive, with the reason why the next round is not complete.
-    ///
-    /// A spare receives no reason. It has been reported as a spare already.
-    pub fn handle_echo(&mut self, sequence: u64, reason: Option<Explanation>) {
-        let Some(wait) = self.wait_reports.handle_echo(sequence) else { return };
-        if wait.has_succeeded {
-            self.act(Action::ReportWait(WaitReport::OtherNodes));
-        } else if let Some(reason) = reason {
-            self.act(Action::ReportWait(WaitReport::NextRound(reason)));
+    pub fn handle_echo(&mut self, now: Instant, sequence: u64, reason: Option<Explanation>) {
+        if let Some(report) = self.wait_reports.handle_echo(now, sequence, reason) {
+            self.act(Action::ReportWait(report));
         }
     }
 

@@ -369,7 +369,7 @@ fn waits_are_reported() {
     assert!(!t.agent.asks_reason(t.now, 1));
     t.now += 5 * SECOND;
     assert!(t.agent.asks_reason(t.now, 2));
-    t.agent.handle_echo(2, reason());
+    t.agent.handle_echo(t.now, 2, reason());
     let reported = |report| [Effect::Local(Action::ReportWait(report))];
     assert_eq!(t.effects(), reported(WaitReport::NextRound(reason().unwrap())));
     t.assign(Assignment::Admit(admission(1, 1)));
@@ -379,7 +379,7 @@ fn waits_are_reported() {
     assert!(!t.agent.asks_reason(t.now, 4));
     t.now += 5 * SECOND;
     assert!(t.agent.asks_reason(t.now, 5));
-    t.agent.handle_echo(5, None);
+    t.agent.handle_echo(t.now, 5, None);
     assert_eq!(t.effects(), reported(WaitReport::OtherNodes));
 }
 

@@ -13,6 +13,7 @@ use ragent_base::{
     spec::{Endpoint, EtcdSpec, JobSpec},
     sys::{clock, system_error::system},
 };
+use ragent_core::limits::WAIT_REPEAT;
 use ragent_election::claim;
 use ragent_leadership::etcd::{self, CandidateSpec, EtcdClient, EtcdError};
 use ragent_proto::convert::NotHere;
@@ -105,10 +106,9 @@ async fn reach_etcd(
     waits: impl Fn(&str),
 ) -> Result<SocketAddr, LocateError> {
     let began = clock::now();
-    let warn_at = began + limits::WAIT_WARNING;
+    let mut warn_at = began + limits::WAIT_WARNING;
     let mut client = EtcdClient::of_job(etcd.clone(), run_id, rand::random::<u8>().into());
     let mut pauses = Pauses::new(limits::RETRY_INTERVAL, limits::ETCD_RETRY_MAX, rand::random());
-    let mut is_reported = false;
     // The members at which a repetition would fail, too.
     let mut unusable = BTreeSet::new();
     loop {
@@ -136,16 +136,16 @@ async fn reach_etcd(
             let waited = now.saturating_duration_since(began);
             return Err(LocateError::EtcdAway { waited, source: error });
         }
-        if now >= warn_at && !is_reported {
-            is_reported = true;
-            report_wait(&error, patience);
+        if now >= warn_at {
+            warn_at = now + WAIT_REPEAT;
+            report_wait(&error, (began + patience).saturating_duration_since(now));
         }
         clock::until(Some((now + pauses.after_failure()).min(began + patience))).await;
     }
 }
 
-fn report_wait(error: &EtcdError, patience: Duration) {
-    warn!("no member of etcd has answered yet; retrying for {} s: {error}", patience.as_secs());
+fn report_wait(error: &EtcdError, left: Duration) {
+    warn!("no member of etcd has answered yet; retrying for {} s: {error}", left.as_secs());
 }
 
 /// Returns this node's address for other nodes: the given one, or else the source address of connections to etcd.

@@ -73,7 +73,7 @@ pub(super) async fn locate(
             waits(cause);
             info!(%endpoint, cause, "waiting for the coordinator");
         }
-        Effect::Warn { cause, is_resolved } => {
+        Effect::Warn { cause, is_resolved, left } => {
             let advice = if *is_resolved {
                 "check that the agent on that host is running, that it has the same port, and that no firewall blocks it"
             } else {
@@ -81,8 +81,8 @@ pub(super) async fn locate(
             };
             warn!(
                 "the coordinator has not been reached yet at {endpoint}: {cause}; {advice} (this \
-                 agent gives up after {} s)",
-                join_timeout.as_secs()
+                 agent gives up in {} s)",
+                left.as_secs()
             );
         }
         Effect::Ask | Effect::Bind(_) | Effect::Join(_) | Effect::GiveUp(_) => {}

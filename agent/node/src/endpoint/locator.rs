@@ -23,7 +23,7 @@ use std::{
 };
 
 use ragent_base::spec::Endpoint;
-use ragent_core::reported_causes::ReportedCauses;
+use ragent_core::{limits::WAIT_REPEAT, reported_causes::ReportedCauses};
 use ragent_rendezvous::jitter::Pauses;
 
 use super::{
@@ -59,12 +59,14 @@ pub(super) enum Effect {
     Join(SocketAddr),
     /// Report the reason for waiting. It has changed.
     Report(String),
-    /// Warn that the coordinator was not reached.
+    /// Warn that the coordinator was not reached: for each reason, and every 30 s.
     Warn {
         /// The reason.
         cause: String,
         /// True if the endpoint's name has an address.
         is_resolved: bool,
+        /// The time until the search gives up.
+        left: Duration,
     },
     /// End the search.
     GiveUp(LocateError),
@@ -110,6 +112,8 @@ pub(super) struct Locator {
     /// The last reason that was reported.
     reported: String,
     warned: ReportedCauses,
+    /// The next warning comes at this time, also for a known reason.
+    warns_at: Instant,
     effects: VecDeque<Effect>,
 }
 
@@ -127,6 +131,7 @@ impl Locator {
             is_resolved: true,
             reported: String::new(),
             warned: ReportedCauses::default(),
+            warns_at: now + limits::WAIT_WARNING,
             effects: VecDeque::from([Effect::Ask]),
         }
     }
@@ -253,8 +258,10 @@ impl Locator {
         }
         // Agents of a job rarely start in the same second.
         let is_late = now.saturating_duration_since(self.begun) >= limits::WAIT_WARNING;
-        if is_late && self.warned.insert(&cause) {
-            self.effects.push_back(Effect::Warn { cause, is_resolved: self.is_resolved });
+        if is_late && (self.warned.insert(&cause) || self.warns_at <= now) {
+            self.warns_at = now + WAIT_REPEAT;
+            let (is_resolved, left) = (self.is_resolved, deadline.saturating_duration_since(now));
+            self.effects.push_back(Effect::Warn { cause, is_resolved, left });
         }
         self.state = LocatorState::Pausing((now + self.pauses.after_failure()).min(deadline));
     }

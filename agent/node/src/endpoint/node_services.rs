@@ -37,11 +37,7 @@ use super::{
 };
 use crate::{
     memory::{MemoryService, MemoryServiceSettings},
-    node::{
-        destination::Destination,
-        driver::{AgentSpec, StartScreen},
-        worker_stores::StorePortMode,
-    },
+    node::{destination::Destination, driver::AgentSpec, worker_stores::StorePortMode},
 };
 
 /// The services of a node on its port, and the endpoint of its coordinator.
@@ -87,12 +83,8 @@ impl NodeServices {
         spec: &JobSpec,
         log: &Log,
         measures: Arc<NodeMeasures>,
-        mut start_screen: StartScreen,
         since: Option<Instant>,
     ) -> AgentSpec {
-        if self.is_fixed() {
-            start_screen.handle_hosting();
-        }
         let address = self.address.map(|address| address.to_string());
         let leadership = self.hosted.as_ref().map(Hosted::leadership);
         let member = leadership.and_then(Leadership::member);
@@ -123,7 +115,6 @@ impl NodeServices {
         AgentSpec {
             lines: RoundLines::new(&spec.shared, spec.output.first_node_lines),
             log: log.clone(),
-            start_screen,
             measures,
             run_id: spec.run_id.clone(),
             destination: self.destination.clone(),

@@ -17,13 +17,14 @@ use ragent_base::{
     spec::{Endpoint, JobSpec, SearchSpec, VoterList},
     sys::{clock, host::ThisHost, port_holder, system_error::system},
 };
+use ragent_core::limits::WAIT_REPEAT;
 use ragent_election::election::timers::Timers;
 use ragent_leadership::{Stored, state_file};
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{ids::RunId, message::KnownRound, settings::Leases};
 use ragent_store::StoreThread;
 use tokio::sync::watch;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::{
     address::{member_reach, reachable_here},
@@ -134,6 +135,7 @@ pub async fn own_endpoint(
     until: Instant,
     waits: impl Fn(&str),
 ) -> Result<Option<OwnEndpoint>, LocateError> {
+    let mut warn_at = clock::now() + limits::WAIT_WARNING;
     loop {
         let mut unresolved = None;
         let mut owned = Vec::new();
@@ -161,9 +163,15 @@ pub async fn own_endpoint(
                 return Ok(Some(OwnEndpoint { endpoint, listener, address: address.ip() }));
             }
         }
-        let Some(cause) = unresolved.filter(|_| clock::now() < until) else { return Ok(None) };
+        let now = clock::now();
+        let Some(cause) = unresolved.filter(|_| now < until) else { return Ok(None) };
         waits(&cause);
-        clock::until(Some(clock::now() + limits::LOCATE_INTERVAL)).await;
+        if warn_at <= now {
+            warn_at = now + WAIT_REPEAT;
+            let left = until.saturating_duration_since(now).as_secs();
+            warn!("this machine's own name has no address yet; asking again for {left} s: {cause}");
+        }
+        clock::until(Some(now + limits::LOCATE_INTERVAL)).await;
     }
 }
 

@@ -6,7 +6,6 @@
 //! 2. waits for a signal, an event or a deadline, and passes it to the machines.
 
 mod outage;
-mod start_screen;
 mod streams;
 
 use std::{
@@ -46,7 +45,6 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-pub use self::start_screen::StartScreen;
 use ragent_base::{
     net,
     report::{
@@ -99,8 +97,6 @@ pub struct AgentSpec {
     pub lines: RoundLines,
     /// The log of this process.
     pub log: Log,
-    /// The lines on the terminal while a round starts.
-    pub start_screen: StartScreen,
     /// The counters of this node.
     pub measures: Arc<NodeMeasures>,
     /// The settings of the agent machine.
@@ -221,7 +217,6 @@ pub async fn drive(
         if let Some(mismatch) = driver.mismatch.take() {
             return Err(DriveError::Mismatch(mismatch));
         }
-        driver.review_start_screen();
         driver.review_registration();
         let deadline = driver.poll_timeout();
         tokio::select! {
@@ -253,9 +248,6 @@ pub async fn drive(
             unreached = driver.store_path.unreached() => driver.handle_store_unreached(unreached),
             checked = driver.owner_lookup.looked_up() => {
                 driver.node.handle_looked_up(clock::now(), checked);
-            }
-            facts = driver.spec.start_screen.answered() => {
-                driver.spec.start_screen.handle_answer(clock::now(), facts);
             }
             () = alarm.until([deadline]) => driver.handle_timeout(),
         }
@@ -350,8 +342,7 @@ impl NodeDriver<'_> {
     fn poll_timeout(&self) -> Option<Instant> {
         let of_manager = self.service_manager.poll_timeout();
         let of_line = self.stopping.poll_timeout();
-        let of_screen = self.spec.start_screen.poll_timeout();
-        [self.node.poll_timeout(), of_manager, of_line, of_screen].into_iter().flatten().min()
+        [self.node.poll_timeout(), of_manager, of_line].into_iter().flatten().min()
     }
 
     fn handle_timeout(&mut self) {
@@ -359,16 +350,6 @@ impl NodeDriver<'_> {
         self.node.handle_timeout(now);
         self.service_manager.handle_timeout(now);
         self.stopping.handle_timeout(now).iter().for_each(|line| telemetry::line(line));
-        let stream = self.node.current().filter(|_| self.node.is_registered());
-        let coordinator = stream.and_then(|stream| self.remotes.get(&stream).copied());
-        self.spec.start_screen.handle_timeout(now, coordinator);
-    }
-
-    fn review_start_screen(&mut self) {
-        let (agent, endpoint) = (self.node.agent(), &self.spec.not_here);
-        let endpoint = || endpoint.borrow().endpoint.clone();
-        let (is_leaving, disconnected) = (agent.is_leaving(), agent.disconnected());
-        self.spec.start_screen.review(clock::now(), is_leaving, disconnected, endpoint);
     }
 
     fn handle_signal(&mut self, signal: Signal) {
@@ -504,7 +485,6 @@ impl NodeDriver<'_> {
             }
             SupervisorEvent::Finished(end) => {
                 self.has_workers = false;
-                self.spec.start_screen.handle_workers_ended();
                 self.stopping.handle_ended();
                 self.node.handle_finished(now, end);
             }
@@ -518,10 +498,7 @@ impl NodeDriver<'_> {
             SupervisorEvent::Steps(steps) => self.node.handle_steps(steps),
             SupervisorEvent::Saves(saves) => self.handle_saves(now, saves),
             SupervisorEvent::Digest(digest) => self.node.handle_digest(now, *digest),
-            SupervisorEvent::Standbys(counts) => {
-                self.spec.start_screen.handle_standbys(&counts);
-                self.node.handle_standbys(now, counts);
-            }
+            SupervisorEvent::Standbys(counts) => self.node.handle_standbys(now, counts),
             SupervisorEvent::StandbysSettled => self.node.handle_standbys_settled(now),
         }
     }
@@ -590,7 +567,6 @@ impl NodeDriver<'_> {
                 // An admitted node has been welcomed, so it knows the job uid.
                 let job_uid = self.node.agent().job_uid().cloned();
                 let job_uid = job_uid.unwrap_or_else(|| JobUid::new(""));
-                self.spec.start_screen.handle_workers().await;
                 self.memory.set_job(job_uid.clone());
                 let memory_folder = self.memory.socket_folder().map(Path::to_owned);
                 let address = self.address;
@@ -620,9 +596,8 @@ impl NodeDriver<'_> {
                     self.answer_askers(|_| true, end.step.or(end.memory_step));
                 }
                 if news == News::HostLeaving {
-                    self.outage.handle_host_leaving();
+                    self.outage.handle_host_leaving(clock::now());
                 }
-                self.spec.start_screen.handle_news(&news);
                 news::log(&news, self.spec.lines.are_repeated());
                 self.spec.lines.line(&news).iter().for_each(|line| telemetry::line(line));
                 if news::is_failure(&news) {

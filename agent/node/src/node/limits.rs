@@ -23,7 +23,3 @@ pub(super) const STORE_TEST_HELD: Duration = Duration::from_secs(3);
 /// Requests for owners of connections that may wait, each for up to 256 connections. One takes a millisecond, or up to 100 ms where the
 /// kernel cannot look up a single socket. Further requests are ignored, and their connections are refused after 2 s.
 pub(super) const OWNER_LOOKUPS_MAX: usize = 64;
-/// Interval at which an agent asks for the state of the job while it shows a start on a terminal. A jitter of up to a half is added.
-pub(super) const START_QUESTION: Duration = Duration::from_secs(1);
-/// Nodes of a job up to which all agents on terminals ask. In larger jobs only the host of the coordinator asks.
-pub(super) const START_NODES_ASKED: u32 = 64;

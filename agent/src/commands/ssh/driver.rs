@@ -2,7 +2,7 @@
 //!
 //! The next line is received when the previous one is written. So a slow console delays the hosts, but not the loop.
 
-use std::{sync::Arc, time::Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use ragent_base::{output::console::Console, spec::Stream, sys::clock};
@@ -34,8 +34,7 @@ use crate::{
 pub(super) async fn drive(plan: &Plan) -> Result<LaunchResult, LaunchError> {
     let mut signals = runtime::watch_signals(&plan.signals)?;
     let mut forwarded = runtime::watch_signals(&plan.forwarded)?;
-    let (console, console_end) =
-        Console::start(Arc::default()).map_err(system("start a thread"))?;
+    let (console, console_end) = Console::start().map_err(system("start a thread"))?;
     let (sender, mut reports) = mpsc::channel(limits::RELAY_QUEUE);
     let mut driver = LaunchDriver {
         plan,

@@ -142,7 +142,10 @@ fn leavers_do_not_lower_min() {
     t.message("a", FromNode::Goodbye);
     t.message("b", FromNode::Goodbye);
     assert_eq!(t.live(&["c"], 599 * SECOND), []);
-    assert_eq!(t.why(), "waiting for 1 more node (1 of at least 2 are ready), join timeout in 1 s");
+    assert_eq!(
+        t.why(),
+        "waiting for 1 more node (1 of at least 2 are ready), join timeout in 1 s; lost or left: a, b"
+    );
 }
 
 /// A node that leaves while it is being admitted has left that round too.

@@ -29,8 +29,8 @@ impl Fixture {
         while let Some(effect) = self.machine.poll_effect() {
             effects.push(match effect {
                 Effect::GiveUp(error) => format!("GiveUp({error})"),
-                Effect::Warn { cause, is_resolved: true } => format!("Warn({cause})"),
-                Effect::Warn { cause, is_resolved: false } => format!("WarnOfName({cause})"),
+                Effect::Warn { cause, is_resolved: true, .. } => format!("Warn({cause})"),
+                Effect::Warn { cause, is_resolved: false, .. } => format!("WarnOfName({cause})"),
                 effect => format!("{effect:?}").replace('"', ""),
             });
         }
@@ -123,7 +123,7 @@ fn one_node_hosts() {
     assert_eq!(Fixture::new(None).handle(answered(true, &[])), ["Bind(10.0.0.1:29400)"]);
 }
 
-/// A reason is reported when it changes. From five seconds on, there is one warning for each reason.
+/// A reason is reported when it changes. From five seconds on, there is one warning for each reason, and one every 30 s.
 #[test]
 fn reasons_are_reported_once() {
     let mut t = Fixture::new(None);
@@ -141,6 +141,10 @@ fn reasons_are_reported_once() {
     assert_eq!(t.answers(&[refused()]), again);
     t.next();
     assert_eq!(t.handle(Input::Unresolved("no name".to_owned())), ["Report(no name)"]);
+    t.next();
+    let (at, effects) = t.repeat(|t| t.handle(Input::Unresolved("no name".to_owned())));
+    assert_eq!(effects, ["WarnOfName(no name)"]);
+    assert!(at >= 35 * SECOND && at < 35 * SECOND + 3 * limits::LOCATE_INTERVAL, "{at:?}");
 }
 
 /// The pauses between attempts grow from milliseconds to the interval. If agents start at the same time, they find the host at once, for

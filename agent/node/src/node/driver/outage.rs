@@ -17,15 +17,16 @@ impl NodeDriver<'_> {
             return;
         }
         let cause = news::with_causes(error);
-        self.spec.start_screen.handle_outage(&cause);
+        let now = clock::now();
         let is_registered = self.node.agent().job_uid().is_some();
         let report = if was_registered {
             self.outage.handle_stream_ended(&cause)
         } else {
-            self.outage.handle_unreachable(&cause, is_registered)
+            self.outage.handle_unreachable(now, &cause, is_registered)
         };
         let (endpoint, settings) = (&self.spec.destination, &self.spec.settings);
-        let give_up_after_s = settings.join_timeout.as_secs();
+        let left = self.node.agent().gives_up_at().unwrap_or(now).saturating_duration_since(now);
+        let give_up_after_s = left.as_millis().div_ceil(1000);
         let lease = settings.leases.agent.as_secs_f64();
         match report {
             Some(OutageReport::First) if self.has_workers && !settings.runs_unleased => warn!(
@@ -68,7 +69,7 @@ impl NodeDriver<'_> {
             // answer may also have taken most of a lease, for example while a coordinator was elected.
             return info!("the lease has ended: the coordinator has not answered in time{load}");
         }
-        match self.outage.handle_lease_lost() {
+        match self.outage.handle_lease_lost(clock::now()) {
             OutageReport::First => warn!(
                 "the lease has ended: the coordinator at {endpoint} has not answered for {lease:.1} \
                  s{load}; killing the workers of this node, which start again in the next round \

@@ -15,7 +15,7 @@ use nix::{
     unistd::Pid,
 };
 use ragent_base::{
-    output::{console::Console, logs::LogFolder, screen::Screen},
+    output::{console::Console, logs::LogFolder},
     report::{
         event_log::{EventLog, EventSource},
         measures::NodeMeasures,
@@ -52,7 +52,7 @@ impl Drop for Fixture {
 
 fn spec(folder: &Path) -> SupervisorSpec {
     let run_id = RunId::new("job7");
-    let (console, _) = Console::start(Arc::new(Screen::default())).unwrap();
+    let (console, _) = Console::start().unwrap();
     let source = EventSource {
         run_id: run_id.clone(),
         role: String::new(),
