@@ -4,11 +4,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::wire::LimitError;
+use ragent_store::wire::LimitError;
 
 /// A store cannot be reached.
 #[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
+pub(crate) enum ConnectError {
     /// No connection, for a reason that the operating system gives.
     #[error("failed to connect to `{addr}`")]
     Connect {
@@ -39,7 +39,7 @@ pub enum ConnectError {
 
 /// A request was not answered.
 #[derive(Debug, thiserror::Error)]
-pub enum RequestError {
+pub(crate) enum RequestError {
     /// The store closed the connection, as it does when a request breaks a rule.
     #[error("the store closed the connection")]
     Closed,
@@ -59,7 +59,7 @@ pub enum RequestError {
 
 /// A wait has not ended.
 #[derive(Debug, thiserror::Error)]
-pub enum WaitError {
+pub(crate) enum WaitError {
     /// The request failed.
     #[error(transparent)]
     Request(#[from] RequestError),

@@ -1,7 +1,6 @@
 //! A client of a store that sends one request at a time.
 //!
-//! For tools, tests, and Rust programs that need what `torch.distributed.TCPStore` is to Python.
-//! Keys are sent unchanged: the caller adds the `/` that torch puts in front of every key.
+//! Keys are sent unchanged: torch would put a `/` in front of every key.
 
 mod error;
 mod exchange;
@@ -10,12 +9,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
+use ragent_store::wire::{GREETING, NOT_READY, Query, READY};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-pub use self::error::{ConnectError, RequestError, WaitError};
-use crate::wire::{GREETING, NOT_READY, Query, READY};
+pub(crate) use self::error::{ConnectError, RequestError, WaitError};
 
 /// A connection to a store.
 ///
@@ -23,7 +22,7 @@ use crate::wire::{GREETING, NOT_READY, Query, READY};
 /// method is dropped before it completes, its answer remains unread, and every later method returns
 /// [`RequestError::Interrupted`]. To limit a wait, use the time limit of [`wait`](Self::wait).
 #[derive(Debug)]
-pub struct Client {
+pub(crate) struct Client {
     stream: TcpStream,
     received: BytesMut,
     phase: ClientPhase,
@@ -42,7 +41,7 @@ impl Client {
     /// # Errors
     ///
     /// Returns [`ConnectError`] if no store answers in time.
-    pub async fn connect(addr: SocketAddr, limit: Duration) -> Result<Self, ConnectError> {
+    pub(crate) async fn connect(addr: SocketAddr, limit: Duration) -> Result<Self, ConnectError> {
         timeout(limit, async {
             let connect = TcpStream::connect(addr).await.and_then(|stream| {
                 stream.set_nodelay(true)?;
@@ -71,7 +70,7 @@ impl Client {
     /// # Errors
     ///
     /// Returns [`RequestError`] if there is no answer.
-    pub async fn ping(&mut self, nonce: u32) -> Result<u32, RequestError> {
+    pub(crate) async fn ping(&mut self, nonce: u32) -> Result<u32, RequestError> {
         self.ask(Query::Ping { nonce }, async |client| Ok(client.take(4).await?.get_u32_le())).await
     }
 
@@ -80,7 +79,7 @@ impl Client {
     /// # Errors
     ///
     /// Returns [`RequestError`] if it cannot be sent.
-    pub async fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), RequestError> {
+    pub(crate) async fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), RequestError> {
         self.execute(Query::Set { key, value }).await
     }
 
@@ -89,7 +88,7 @@ impl Client {
     /// # Errors
     ///
     /// Returns [`RequestError`] if there is no answer.
-    pub async fn get(&mut self, key: &[u8]) -> Result<Bytes, RequestError> {
+    pub(crate) async fn get(&mut self, key: &[u8]) -> Result<Bytes, RequestError> {
         self.ask(Query::Get { key }, Self::take_value).await
     }
 
@@ -98,7 +97,7 @@ impl Client {
     /// # Errors
     ///
     /// Returns [`RequestError::Closed`] if the value is not a number.
-    pub async fn add(&mut self, key: &[u8], delta: i64) -> Result<i64, RequestError> {
+    pub(crate) async fn add(&mut self, key: &[u8], delta: i64) -> Result<i64, RequestError> {
         self.ask(Query::Add { key, delta }, Self::take_i64).await
     }
 
@@ -109,7 +108,7 @@ impl Client {
     /// # Errors
     ///
     /// Returns [`RequestError`] if there is no answer.
-    pub async fn compare_set(
+    pub(crate) async fn compare_set(
         &mut self,
         key: &[u8],
         expected: &[u8],
@@ -123,7 +122,7 @@ impl Client {
     /// # Errors
     ///
     /// Returns [`RequestError`] if there is no answer.
-    pub async fn check(&mut self, keys: &[&[u8]]) -> Result<bool, RequestError> {
+    pub(crate) async fn check(&mut self, keys: &[&[u8]]) -> Result<bool, RequestError> {
         let answer = self.ask(Query::Check { keys: keys.to_vec() }, Self::take_u8).await?;
         match answer {
             READY => Ok(true),
@@ -137,7 +136,7 @@ impl Client {
     /// # Errors
     ///
     /// Returns [`WaitError::TimedOut`] if it took longer; the client remains usable.
-    pub async fn wait(&mut self, keys: &[&[u8]], limit: Duration) -> Result<(), WaitError> {
+    pub(crate) async fn wait(&mut self, keys: &[&[u8]], limit: Duration) -> Result<(), WaitError> {
         self.await_released(Query::Wait { keys: keys.to_vec() }, limit).await
     }
 
@@ -147,7 +146,7 @@ impl Client {
     /// # Errors
     ///
     /// Returns [`WaitError::TimedOut`] if it took longer; the client remains usable.
-    pub async fn barrier(
+    pub(crate) async fn barrier(
         &mut self,
         key: &[u8],
         world_size: i64,
@@ -161,7 +160,7 @@ impl Client {
     /// # Errors
     ///
     /// Returns [`RequestError`] if there is no answer.
-    pub async fn delete_key(&mut self, key: &[u8]) -> Result<bool, RequestError> {
+    pub(crate) async fn delete_key(&mut self, key: &[u8]) -> Result<bool, RequestError> {
         Ok(self.ask(Query::DeleteKey { key }, Self::take_i64).await? > 0)
     }
 
@@ -170,7 +169,7 @@ impl Client {
     /// # Errors
     ///
     /// Returns [`RequestError`] if it cannot be sent.
-    pub async fn append(&mut self, key: &[u8], value: &[u8]) -> Result<(), RequestError> {
+    pub(crate) async fn append(&mut self, key: &[u8], value: &[u8]) -> Result<(), RequestError> {
         self.execute(Query::Append { key, value }).await
     }
 
@@ -179,7 +178,7 @@ impl Client {
     /// # Errors
     ///
     /// Returns [`RequestError`] if there is no answer.
-    pub async fn multi_get(&mut self, keys: &[&[u8]]) -> Result<Vec<Bytes>, RequestError> {
+    pub(crate) async fn multi_get(&mut self, keys: &[&[u8]]) -> Result<Vec<Bytes>, RequestError> {
         self.ask(Query::MultiGet { keys: keys.to_vec() }, async |client| {
             client.take_values(keys.len()).await
         })
@@ -191,7 +190,7 @@ impl Client {
     /// # Errors
     ///
     /// Returns [`RequestError`] if it cannot be sent.
-    pub async fn multi_set(&mut self, pairs: &[(&[u8], &[u8])]) -> Result<(), RequestError> {
+    pub(crate) async fn multi_set(&mut self, pairs: &[(&[u8], &[u8])]) -> Result<(), RequestError> {
         self.execute(Query::MultiSet { pairs: pairs.to_vec() }).await
     }
 
@@ -200,7 +199,7 @@ impl Client {
     /// # Errors
     ///
     /// Returns [`RequestError`] if there is no answer.
-    pub async fn num_keys(&mut self) -> Result<usize, RequestError> {
+    pub(crate) async fn num_keys(&mut self) -> Result<usize, RequestError> {
         self.ask(Query::GetNumKeys, Self::take_len).await
     }
 
@@ -209,7 +208,7 @@ impl Client {
     /// # Errors
     ///
     /// Returns [`RequestError`] if there is no answer.
-    pub async fn list_keys(&mut self) -> Result<Vec<Bytes>, RequestError> {
+    pub(crate) async fn list_keys(&mut self) -> Result<Vec<Bytes>, RequestError> {
         self.ask(Query::ListKeys, async |client| {
             let count = client.take_len().await?;
             client.take_values(count).await
@@ -222,7 +221,11 @@ impl Client {
     /// # Errors
     ///
     /// Returns [`RequestError`] if it cannot be sent.
-    pub async fn queue_push(&mut self, queue: &[u8], value: &[u8]) -> Result<(), RequestError> {
+    pub(crate) async fn queue_push(
+        &mut self,
+        queue: &[u8],
+        value: &[u8],
+    ) -> Result<(), RequestError> {
         self.execute(Query::QueuePush { queue, value }).await
     }
 
@@ -231,7 +234,7 @@ impl Client {
     /// # Errors
     ///
     /// Returns [`RequestError`] if there is no answer.
-    pub async fn queue_pop(&mut self, queue: &[u8]) -> Result<Option<Bytes>, RequestError> {
+    pub(crate) async fn queue_pop(&mut self, queue: &[u8]) -> Result<Option<Bytes>, RequestError> {
         self.ask(Query::QueuePop { queue }, async |client| match client.take_len().await? {
             0 => Ok(None),
             _ => client.take_value().await.map(Some),
@@ -244,7 +247,7 @@ impl Client {
     /// # Errors
     ///
     /// Returns [`RequestError`] if there is no answer.
-    pub async fn queue_len(&mut self, queue: &[u8]) -> Result<usize, RequestError> {
+    pub(crate) async fn queue_len(&mut self, queue: &[u8]) -> Result<usize, RequestError> {
         self.ask(Query::QueueLen { queue }, Self::take_len).await
     }
 }

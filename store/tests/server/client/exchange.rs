@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
+use ragent_store::limits::{ANSWER_LEN_MAX, READ_LEN};
+use ragent_store::wire::{Query, STOP_WAITING, WAIT_CANCELED};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
 use super::{Client, ClientPhase, RequestError, WaitError};
-use crate::limits::{ANSWER_LEN_MAX, READ_LEN};
-use crate::wire::{Query, STOP_WAITING, WAIT_CANCELED};
 
 impl Client {
     pub(super) async fn execute(&mut self, query: Query<'_>) -> Result<(), RequestError> {

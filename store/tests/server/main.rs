@@ -1,16 +1,19 @@
 //! The server over loopback: clients do not affect each other.
 
+mod client;
+
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use ragent_store::client::{ConnectError, RequestError, WaitError};
 use ragent_store::limits::{KEYS_MAX, VALUE_LEN_MAX};
 use ragent_store::server::OpenError;
 use ragent_store::wire::{GREETING, Query};
-use ragent_store::{AdmissionRule, Client, Options, StoreHandle, StoreThread, listen};
+use ragent_store::{AdmissionRule, Options, StoreHandle, StoreThread, listen};
 use tokio::sync::mpsc;
+
+use self::client::{Client, ConnectError, RequestError, WaitError};
 
 /// A timeout that only a failing test reaches.
 const DEADLINE: Duration = Duration::from_secs(300);
