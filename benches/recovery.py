@@ -186,10 +186,9 @@ def measure(jobs, name, quick, table):
 
 def measure_many(args, agents, table):
     """Prints rows about `agents` simulated agents, of which one fails or is lost, or whose coordinator is killed."""
-    for blow, voters, what in (("fail", 1, "worker fails"), ("lose", 1, "node is silent"),
-                               ("kill", VOTERS, "coordinator lost")):
-        command = [AGENT_LOAD, "--ragent", args.ragent, "--agents", str(agents), "--voters", str(voters),
-                   "--then", blow]
+    for blow, what in (("fail", "worker fails"), ("lose", "node is silent"),
+                       ("kill", "coordinator lost")):
+        command = [AGENT_LOAD, "--ragent", args.ragent, "--agents", str(agents), "--then", blow]
         found = []
         for _ in range(3 if args.quick else 10):
             done = subprocess.run(command, check=True, capture_output=True, timeout=90)

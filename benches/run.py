@@ -243,14 +243,13 @@ def run_load(*command):
     return subprocess.run(command, check=True, capture_output=True, timeout=300).stdout
 
 
-def measure_store(ragent, quick):
-    command = [ragent, "store", "--host", "127.0.0.1", "--port", "0"]
+def measure_store(_, quick):
     below = {("connect", 1000): ("1,000 clients connected and greeted", 150),
              ("init", 10_000): ("10,000 clients connected, greeted, counted", 2000),
              ("wait-fanout", 1000): ("1,000 waiters woken by one SET", 10),
              ("wait-fanout", 4000): ("4,000 waiters woken by one SET", 20)}
     calm_us = 0
-    for c in store.compare(command, rounds=2 if quick else store.ROUNDS):
+    for c in store.compare(store.DEFAULT, rounds=2 if quick else store.ROUNDS):
         what = f"store, {c.connections:,} connection{'s' * (c.connections > 1)}"
         times = MANY_TIMES if c.connections >= MANY else None
         match (c.op, c.unit):
@@ -340,7 +339,7 @@ def parse_args():
     parser.add_argument("--only", nargs="+", choices=FIGURES, metavar="FIGURE",
                         help=f"only these, of: {', '.join(FIGURES)}")
     args = parser.parse_args()
-    for program in (args.ragent, AGENT_LOAD, STATE_LOAD, STAMP_WORKER, store.LOAD, store.FLOOR):
+    for program in (args.ragent, AGENT_LOAD, STATE_LOAD, STAMP_WORKER, store.LOAD, store.FLOOR, *store.DEFAULT):
         if not os.access(program, os.X_OK):
             parser.error(f"there is no program at `{program}`; build it: "
                          "cargo build --release -p ragent -p ragent-benches")

@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from elastic import KILLS_PER_NODE, Job, Launcher, NotRunning, Worker, marked, since
+from elastic import KILLS_PER_NODE, Job, Launcher, NotRunning, Worker, free_port, marked, since
 from table import Column, Table
 
 DDP_WORKER = Path(__file__).resolve().with_name("ddp_worker.py")
@@ -176,16 +176,18 @@ class Training:
             yield since(job.logged_ns(1, ready), group) - self.launcher.join_settle_s * 1e3
 
     def first_starts_ms(self):
-        """Starts two agents, and the coordinator when the standbys of both are ready. Yields the time
+        """Starts two agents, and a coordinator when the standbys of both are ready. Yields the time
         from the second registration until all train."""
         with self.job("2", 2) as job:
+            # The agents are two of five voters, so nothing begins before a third one.
+            voters = ["--rdzv-endpoint", ",".join(f"127.0.0.1:{free_port()}" for _ in range(5))]
             for _ in range(2):
-                job.start_agent("--rdzv-conf", "is_host=0")
+                job.start_agent(*voters)
             # On a busy machine the imports of four workers take longer.
             time.sleep(FIRST_START_S)
             self.calm(job, 4)
-            command = [self.launcher.program, "coordinator", "--host", "127.0.0.1",
-                       "--port", str(job.port), "--rdzv-id", job.run_id]
+            command = [self.launcher.program, "coordinator", "--rdzv-id", job.run_id, "--nnodes", "2",
+                       *voters]
             coordinator = job.spawn(command, job.folder / "coordinator.log")
             try:
                 group = self.first_step(job, 2, 0)

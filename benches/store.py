@@ -4,7 +4,7 @@
     benches/store.py [COMMAND OF OUR SERVER ...]
 
 The command prints the address that it is bound to as its first line. Run it with a Python that
-has torch, after `cargo build --release -p ragent -p ragent-benches`. Servers and load generator each
+has torch, after `cargo build --release -p ragent-benches`. Servers and load generator each
 have a CPU of their own, and the servers take short turns under the same load. A ratio above 1 means
 that ragent is better; it is the median of the ratios of the rounds. A round in which other processes
 ran on those CPUs is repeated, for a limited time. A full run takes two and a half minutes, on a busy
@@ -28,7 +28,7 @@ from typing import NamedTuple
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", Path(__file__).parent.parent / "target"))
 LOAD = TARGET / "release" / "store_load"
 FLOOR = TARGET / "release" / "epoll_floor"
-DEFAULT = [str(TARGET / "release" / "ragent"), "store", "--host", "127.0.0.1", "--port", "0"]
+DEFAULT = [str(TARGET / "release" / "store_server")]
 TORCH = """
 import sys, torch.distributed as dist
 store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

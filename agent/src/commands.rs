@@ -24,10 +24,8 @@ pub mod rank;
 pub mod run;
 mod runtime;
 pub mod secret;
-mod serve;
 pub mod ssh;
 pub mod stacks;
 pub mod status;
-pub mod store;
 #[cfg(feature = "top")]
 pub mod top;

@@ -14,10 +14,10 @@ use ragent::commands::{
     error::LaunchError,
     events, explain, install_torchrun, logs, manifest, notice, page, parent, rank,
     run::{self, result_file},
-    secret, ssh, stacks, status, store,
+    secret, ssh, stacks, status,
 };
 use ragent_base::{
-    cli::{CheckArgs, Cli, Command, LaunchArgs, LaunchOverSshArgs, ProgramName},
+    cli::{CheckArgs, Cli, Command, CoordinatorArgs, LaunchArgs, LaunchOverSshArgs, ProgramName},
     limits,
     report::telemetry::{self, DefaultLines, Log, LogFormat},
     spec::{self, JobSpec},
@@ -48,8 +48,7 @@ fn main() -> ExitCode {
         Some(Command::Relay) => ssh::relay().map(|()| ExitCode::SUCCESS),
         Some(Command::Launch(args)) => launch_over_ssh(*args),
         Some(Command::Check(args)) => check_nodes(*args),
-        Some(Command::Store(args)) => serving(|| store::serve(&args)),
-        Some(Command::Coordinator(args)) => serving(|| coordinator::host(&args)),
+        Some(Command::Coordinator(args)) => coordinate(&args),
         Some(Command::Doctor(args)) => doctor::examine(&args),
         Some(Command::Events(args)) => events::print(&args),
         Some(Command::Explain(args)) => explain::print(&args),
@@ -128,10 +127,8 @@ fn launch_over_ssh(args: LaunchOverSshArgs) -> Result<ExitCode, LaunchError> {
     logged(format, DefaultLines::Few, ProgramName::Ragent, |_| ssh::launch(args))
 }
 
-fn serving(
-    command: impl FnOnce() -> Result<ExitCode, LaunchError>,
-) -> Result<ExitCode, LaunchError> {
-    logged(LogFormat::Text, DefaultLines::Info, ProgramName::Ragent, |_| command())
+fn coordinate(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
+    logged(LogFormat::Text, DefaultLines::Info, ProgramName::Ragent, |_| coordinator::vote(args))
 }
 
 /// Runs `command` with log lines on stderr. All of them are written when it returns.

@@ -5,7 +5,7 @@ use std::{
     fs::{self, File, Permissions},
     io::{Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{PermissionsExt, chown},
     path::Path,
     sync::{Arc, Mutex},
     thread,
@@ -417,8 +417,8 @@ fn secret_file_becomes_unsound() {
     victim.assert_unharmed();
 }
 
-/// 25: another user has taken the loopback endpoint of a job first, with a coordinator for all users. An agent does not join it, and starts
-/// no worker.
+/// 25: another user has taken the loopback endpoint of a job first, with an agent that accepts all users. An agent does not join it, and
+/// starts no worker.
 #[test]
 fn loopback_endpoint_of_another_user() {
     if !geteuid().is_root() {
@@ -426,15 +426,19 @@ fn loopback_endpoint_of_another_user() {
     }
     let sandbox = Sandbox::new();
     let port = free_port();
+    let words = |auth| {
+        format!("--auth {auth} --nnodes 2 --rdzv-endpoint 127.0.0.1:{port} --no-python true")
+    };
+    let folder = sandbox.path("other");
+    fs::create_dir(&folder).unwrap();
+    chown(&folder, Some(OTHER), Some(OTHER)).unwrap();
+    fs::set_permissions(sandbox.path(""), Permissions::from_mode(0o711)).unwrap();
     let squatter = sandbox.program("setpriv").arg(format!("--reuid={OTHER}"));
     let squatter = squatter.arg("--clear-groups").arg(env!("CARGO_BIN_EXE_ragent"));
-    let words = format!("coordinator --auth none --rdzv-id none --host 127.0.0.1 --port {port}");
-    let squatter = squatter.env("XDG_RUNTIME_DIR", "/nowhere").env("TMPDIR", "/nowhere");
-    let mut squatter = words.split(' ').fold(squatter, |start, word| start.arg(word)).start();
-    squatter.prints(&format!("127.0.0.1:{port}"));
-    let words = |auth| {
-        format!("--auth {auth} --nnodes 1 --rdzv-endpoint 127.0.0.1:{port} --no-python true")
-    };
+    let squatter = squatter.env("XDG_RUNTIME_DIR", &folder).env("TMPDIR", &folder);
+    let squatter = words("none").split(' ').fold(squatter, |start, word| start.arg(word));
+    let mut squatter = squatter.start();
+    squatter.endpoint();
     let refused = sandbox.ragent(&words("auto")).run();
     refused.assert_code(9);
     refused.assert_stderr(&[
@@ -445,4 +449,5 @@ fn loopback_endpoint_of_another_user() {
     // Without this check, the agent joins the job.
     let joined = sandbox.ragent(&words("none")).run();
     joined.assert_code(0);
+    squatter.end().assert_code(0);
 }

@@ -54,26 +54,20 @@ fn process_has_metrics_before_its_job() {
     assert!(text.contains("process_open_fds ") && !text.contains("ragent_job"), "{text}");
 }
 
-/// `ragent coordinator` has the same flag, alone and as a voter.
+/// `ragent coordinator` has the same flag.
 #[test]
 fn coordinator_serves_metrics() {
     let sandbox = Sandbox::new();
-    let listed = "--rdzv-endpoint 127.0.0.1,127.0.0.2,127.0.0.3:";
-    let voter = format!("{listed}{} --nnodes 3", free_port());
-    for (words, log, line) in [
-        ("--host 127.0.0.1 --port 0", "coordinator started", "ragent_round 0"),
-        (&voter, "voter started", "process_open_fds "),
-    ] {
-        let words = format!("coordinator {words} --metrics-listen 127.0.0.1:0");
-        let mut coordinator = sandbox.ragent(&words).start();
-        let address = address_of(&mut coordinator);
-        coordinator.prints("127.0.0.1:");
-        coordinator.logs(log);
-        let text = metrics_at(address);
-        assert!(text.contains(line), "{text}");
-        coordinator.signal(Signal::SIGTERM);
-        coordinator.end().assert_code(0);
-    }
+    let list = format!("127.0.0.1,127.0.0.2,127.0.0.3:{}", free_port());
+    let words = format!("--nnodes 3 --rdzv-endpoint {list} --metrics-listen 127.0.0.1:0");
+    let mut coordinator = sandbox.ragent(&format!("coordinator {words}")).start();
+    let address = address_of(&mut coordinator);
+    coordinator.prints("127.0.0.1:");
+    coordinator.logs("voter started");
+    let text = metrics_at(address);
+    assert!(text.contains("process_open_fds "), "{text}");
+    coordinator.signal(Signal::SIGTERM);
+    coordinator.end().assert_code(0);
 }
 
 /// The second agent of a machine with the same address reports that another agent has it.

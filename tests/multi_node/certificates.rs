@@ -142,8 +142,8 @@ fn certificates_are_renewed_while_a_job_runs() {
     assert_eq!(warnings, 1, "{}", host.text(Stream::Stderr));
 }
 
-/// The coordinator is replaced. If the agent does not accept its certificate, or it does not accept the agent's, the job does not end. The
-/// agent states the reason, and registers with the next coordinator.
+/// The host is replaced. If the agent does not accept its certificate, or it does not accept the agent's, the job does not end. The agent
+/// states the reason, and registers with the next host.
 #[test]
 fn coordinators_are_verified_again() {
     let sandbox = Sandbox::new();
@@ -153,32 +153,26 @@ fn coordinators_are_verified_again() {
         tls_flags(&files(&sandbox, name, &[trusted], by, &issue))
     };
     let usual = put("usual", &authority, &authority);
-    let job = Job::new(&sandbox, "--nnodes 1:2 --rdzv-conf is_host=0,last_call_timeout=0.1");
-    let port = job.endpoint.rsplit(':').next().unwrap();
-    let coordinator = |flags: &str| {
-        let words = format!("coordinator --rdzv-id j --host 127.0.0.1 --port {port} {flags}");
-        let mut coordinator = sandbox.ragent(&words).start();
-        coordinator.prints("127.0.0.1:");
-        coordinator
-    };
-    let mut last = coordinator(&usual);
+    let job = Job::new(&sandbox, "--nnodes 1:2 --rdzv-conf join_settle=0");
+    let host = |flags: &str| job.host(&format!("{flags} --no-python stay.sh"));
+    let mut last = host(&usual);
     let mut agent = job.guest(&format!("{usual} --no-python polite.sh"));
-    agent.worker();
     agent.logs("registered");
+    agent.worker();
     for (flags, part) in [
         (put("foreign", &authority, &foreign), "is not accepted by this one"),
         (put("strict", &foreign, &authority), "does not accept the certificate of this one"),
     ] {
         kill(last.pid(), Signal::SIGKILL);
         last.end();
-        last = coordinator(&flags);
+        last = host(&flags);
         agent.logs(part);
     }
     kill(last.pid(), Signal::SIGKILL);
     last.end();
-    let _last = coordinator(&usual);
+    let _last = host(&usual);
     agent.logs("registered");
-    assert_eq!(job.status()["nodes"].as_array().map(Vec::len), Some(1));
+    agent.worker();
 }
 
 /// One pair of processes that do not agree.
@@ -370,8 +364,12 @@ fn unusable_certificates_are_usage_errors() {
             &["the key file", "is not the key of the certificate in"],
         ),
     ];
-    let commands =
-        ["--no-python true", "status --rdzv-endpoint [::1]:1", "coordinator --port 0", "doctor"];
+    let commands = [
+        "--no-python true",
+        "status --rdzv-endpoint [::1]:1",
+        "coordinator --nnodes 3 --rdzv-endpoint a,b,c",
+        "doctor",
+    ];
     let run = |command: &str, flags: &str| {
         let words = match command.strip_prefix("--no-python") {
             Some(script) => format!("{flags} --no-python {script}"),

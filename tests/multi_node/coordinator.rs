@@ -152,26 +152,6 @@ fn host_that_was_killed_with_its_keeper_is_waited_for() {
     assert!(!stderr.contains("all of its processes have ended"), "{stderr}");
 }
 
-/// If `ragent coordinator` is killed, or asked to end, and started again, no agent ends, and one new round follows.
-#[test]
-fn coordinator_alone_comes_back() {
-    for signal in [Signal::SIGKILL, Signal::SIGTERM] {
-        let sandbox = Sandbox::new();
-        let job = Job::new(&sandbox, "--nnodes 2 --shutdown-timeout 1");
-        let mut coordinator = job.coordinator();
-        let mut first = job.guest("--no-python stay.sh");
-        let mut second = job.guest("--no-python stay.sh");
-        let before = workers([&mut first, &mut second]);
-        coordinator.signal(signal);
-        coordinator.wait_until_silent();
-        let _coordinator = job.coordinator();
-        let after = workers([&mut first, &mut second]);
-        assert_eq!(numbers(&after, "rank"), numbers(&before, "rank"), "{signal}");
-        assert_eq!(numbers(&after, "restart"), [0, 0]);
-        assert_eq!(job.status()["round"], 2);
-    }
-}
-
 /// While a host is frozen, its own workers and those of the other nodes end with their leases. When it resumes, it evicts no node because
 /// of its own pause. One new round of the same nodes follows, without a charge.
 #[test]
@@ -193,20 +173,19 @@ fn frozen_host_evicts_nobody() {
     assert!(!stderr.contains("node lost"), "{stderr}");
 }
 
-/// A coordinator is frozen for longer than its lease of nodes, even repeatedly. It evicts no node. Each time one round of all nodes
-/// follows, without a charge.
+/// A host is frozen for longer than its lease of nodes, even repeatedly. It evicts no node, although the job could go on without one. Each
+/// time one round of all nodes follows, without a charge.
 #[test]
-fn frozen_coordinator_evicts_nobody() {
+fn repeatedly_frozen_host_evicts_nobody() {
     let sandbox = Sandbox::new();
     let flags = "--nnodes 1:2 --rdzv-conf shrink_timeout=0,last_call_timeout=3600";
     let job = Job::new(&sandbox, flags);
-    let coordinator = job.coordinator();
-    let mut first = job.guest("--no-python stay.sh");
-    let mut second = job.guest("--no-python stay.sh");
-    workers([&mut first, &mut second]);
+    let mut host = job.host("--no-python stay.sh");
+    let mut guest = job.guest("--no-python stay.sh");
+    workers([&mut host, &mut guest]);
     for round in [2, 3] {
-        coordinator.freeze(Duration::from_millis(4500));
-        let both = workers([&mut first, &mut second]);
+        host.freeze(Duration::from_millis(4500));
+        let both = workers([&mut host, &mut guest]);
         assert_eq!(numbers(&both, "world_size"), [2, 2]);
         assert_eq!(numbers(&both, "restart"), [0, 0]);
         let status = job.status();
@@ -215,8 +194,8 @@ fn frozen_coordinator_evicts_nobody() {
         assert_eq!(nodes.len(), 2, "{status}");
         assert!(nodes.iter().all(|node| node["state"] == "running"), "{status}");
     }
-    coordinator.signal(Signal::SIGKILL);
-    let stderr = coordinator.end().stderr;
+    host.receive_pending();
+    let stderr = host.text(Stream::Stderr);
     assert!(!stderr.contains("node lost"), "{stderr}");
 }
 

@@ -7,6 +7,7 @@ use nix::sys::signal::Signal;
 use crate::{
     job::{Job, numbers, workers},
     support::{LEASE, Sandbox, is_alive, keeper_of, kill, let_pass},
+    takeover::{elected, endpoints},
 };
 
 /// The agent of a node is killed. The keeper's death notice makes the node lost before its lease ends, and its workers are dead by then.
@@ -158,10 +159,10 @@ fn short_pauses_cost_nothing() {
 /// to give to the others.
 #[test]
 fn rank_zero_is_a_survivor() {
-    // `ragent coordinator` serves the endpoint, so no gate delays the first round until standbys are ready.
+    // `ragent coordinator` serves the endpoints, so no gate delays the first round until standbys are ready.
     let sandbox = Sandbox::new();
-    let job = Job::new(&sandbox, "--nnodes 3 --rdzv-conf shrink_timeout=3600");
-    let _coordinator = job.coordinator();
+    let job = elected(&sandbox, &endpoints(), "--nnodes 3 --rdzv-conf shrink_timeout=3600");
+    let _voters = job.coordinators("3");
     let mut agents = [0, 1, 2].map(|_| job.guest("--no-python stay.sh"));
     let [first, second, third] = &mut agents;
     let before = workers([first, second, third]);

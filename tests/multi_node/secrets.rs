@@ -202,9 +202,12 @@ fn unusable_secrets_are_usage_errors() {
     let sandbox = Sandbox::new();
     let (path, _) = secret_file(&sandbox, "home/.config/ragent/secret");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-    for words in
-        ["--no-python true", "status --rdzv-endpoint [::1]:1", "coordinator --port 0", "doctor"]
-    {
+    for words in [
+        "--no-python true",
+        "status --rdzv-endpoint [::1]:1",
+        "coordinator --nnodes 3 --rdzv-endpoint a,b,c",
+        "doctor",
+    ] {
         let end = sandbox.ragent(words).env("HOME", sandbox.path("home")).run();
         end.assert_code(2);
         end.assert_stderr(&[

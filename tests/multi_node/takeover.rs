@@ -11,12 +11,12 @@ use crate::{
 };
 
 /// Three free endpoints of this machine.
-fn endpoints() -> [String; 3] {
+pub(crate) fn endpoints() -> [String; 3] {
     [(); 3].map(|()| format!("127.0.0.1:{}", free_port()))
 }
 
-/// A job whose coordinator is elected among the agents at `list`.
-fn elected<'a>(sandbox: &'a Sandbox, list: &[String; 3], flags: &str) -> Job<'a> {
+/// A job whose coordinator is elected among the processes at `list`.
+pub(crate) fn elected<'a>(sandbox: &'a Sandbox, list: &[String; 3], flags: &str) -> Job<'a> {
     Job::at(sandbox, list.join(","), flags)
 }
 
@@ -313,14 +313,7 @@ fn coordinators_without_agents() {
     let sandbox = Sandbox::with_standbys();
     let list = endpoints();
     let job = elected(&sandbox, &list, &format!("--nnodes 2 {FLAGS}"));
-    let words = format!("coordinator --rdzv-id j --nnodes 2 --rdzv-endpoint {}", job.endpoint);
-    let mut voters: Vec<Program> = (0..3)
-        .map(|_| {
-            let mut voter = sandbox.ragent(&words).start();
-            voter.prints("127.0.0.1:");
-            voter
-        })
-        .collect();
+    let mut voters = job.coordinators("2");
     let mut agents: Vec<Program> = (0..2).map(|_| job.guest("--no-python stay.sh")).collect();
     assert_round(&mut agents, 2);
     take_leader(&job, &mut voters).signal(Signal::SIGKILL);

@@ -86,18 +86,17 @@ fn outcome_is_shown() {
 fn next_coordinator_is_found() {
     let sandbox = Sandbox::new();
     let job = Job::new(&sandbox, "--nnodes 1");
-    let mut coordinator = job.coordinator();
-    let mut agent = job.guest("--no-python stay.sh");
+    let mut agent = job.host("--no-python stay.sh");
     agent.worker();
     let mut terminal = ScreenTerminal::new(100, 30);
     let top = top(&sandbox, &job, &terminal);
     terminal.shows("all workers of round 1 run");
-    coordinator.signal(Signal::SIGKILL);
-    coordinator.wait_until_silent();
+    agent.signal(Signal::SIGKILL);
+    agent.wait_until_silent();
     let text = terminal.shows("connection lost ");
     assert!(text.contains("this is the last state"), "{text}");
     assert!(text.contains("job j · round 1 · running for "), "{text}");
-    let _next = job.coordinator();
+    let _next = job.host("--no-python stay.sh");
     terminal.shows("the coordinator has started");
     terminal.hides("connection lost");
     terminal.shows("running for ");

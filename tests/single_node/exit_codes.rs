@@ -70,9 +70,9 @@ const PROVOCATIONS: [(&str, Provocation); 64] = [
     ("`ragent launch --dry-run` has printed its plan", |sandbox| {
         vec![launch(sandbox, "a\nb\n", "--dry-run --no-python true")]
     }),
-    ("`ragent store`, `ragent coordinator` or `ragent page` ended on a signal", |sandbox| {
+    ("`ragent coordinator` or `ragent page` ended on a signal", |sandbox| {
         let signalled = |command: &str| {
-            let mut server = sandbox.ragent(&format!("{command} --port 0")).start();
+            let mut server = sandbox.ragent(command).start();
             server.prints("127.0.0.1:");
             server.signal(Signal::SIGTERM);
             server.end()
@@ -81,13 +81,14 @@ const PROVOCATIONS: [(&str, Provocation); 64] = [
         let words = format!("--rdzv-endpoint {endpoint} --nnodes 1 --no-python stay.sh");
         let mut agent = sandbox.ragent(&words).start();
         agent.worker();
-        let page = format!("page --rdzv-endpoint {endpoint}");
-        ["store --host 127.0.0.1", "coordinator --host 127.0.0.1", &page].map(signalled).into()
+        let page = format!("page --port 0 --rdzv-endpoint {endpoint}");
+        [voter(&voters()).as_str(), &page].map(signalled).into()
     }),
     ("the job of a `ragent coordinator` has ended", |sandbox| {
-        let mut coordinator = sandbox.ragent("coordinator --host 127.0.0.1 --port 0").start();
-        let endpoint = coordinator.prints("127.0.0.1:");
-        let words = format!("--rdzv-endpoint {endpoint} --no-python fail.sh 1");
+        let voters = voters();
+        let mut coordinator = sandbox.ragent(&voter(&voters)).start();
+        coordinator.prints("127.0.0.1:");
+        let words = format!("--nnodes 1 --rdzv-endpoint {voters} --no-python fail.sh 1");
         sandbox.ragent(&words).run().assert_code(1);
         vec![coordinator.end()]
     }),
@@ -266,15 +267,13 @@ const PROVOCATIONS: [(&str, Provocation); 64] = [
             skip("another uid needs root");
             return Vec::new();
         }
-        let endpoint = format!("127.0.0.1:{}", free_port());
-        let other =
-            ["--reuid=12003", "--clear-groups", env!("CARGO_BIN_EXE_ragent"), "coordinator"];
+        let voters = voters();
+        let other = ["--reuid=12003", "--clear-groups", env!("CARGO_BIN_EXE_ragent")];
         let other = other.into_iter().fold(sandbox.program("setpriv"), Start::arg);
         let other = other.env("XDG_RUNTIME_DIR", "/nowhere").env("TMPDIR", "/nowhere");
-        let (host, port) = endpoint.split_once(':').unwrap();
-        let words = ["--auth", "none", "--host", host, "--port", port];
-        let mut other = words.into_iter().fold(other, Start::arg).start();
-        other.prints(&endpoint);
+        let words = format!("{} --auth none", voter(&voters));
+        let mut other = words.split(' ').fold(other, Start::arg).start();
+        let endpoint = other.prints("127.0.0.1:");
         let words = format!("--nnodes 1 --rdzv-endpoint {endpoint} --no-python true");
         vec![sandbox.ragent(&words).run()]
     }),
@@ -476,16 +475,14 @@ const PROVOCATIONS: [(&str, Provocation); 64] = [
         // The doctor prints its findings on stdout.
         vec![End { stderr: end.stdout.clone(), ..end }]
     }),
-    ("`ragent store`, `ragent coordinator` or `ragent page` cannot listen", |sandbox| {
+    ("`ragent page` cannot listen", |sandbox| {
         let held = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = held.local_addr().unwrap().port();
         let endpoint = format!("127.0.0.1:{}", free_port());
         let words = format!("--rdzv-endpoint {endpoint} --nnodes 1 --no-python stay.sh");
         let mut agent = sandbox.ragent(&words).start();
         agent.worker();
-        let run = |command: &str| sandbox.ragent(&format!("{command} --port {port}")).run();
-        let page = format!("page --rdzv-endpoint {endpoint}");
-        ["store --host 127.0.0.1", "coordinator --host 127.0.0.1", &page].map(run).into()
+        vec![sandbox.ragent(&format!("page --rdzv-endpoint {endpoint} --port {port}")).run()]
     }),
     ("the command line has an unknown flag, or lacks a value", |sandbox| {
         ["--bogus stay.sh", "--nnodes", "status --bogus", ""]
@@ -605,13 +602,20 @@ const PROVOCATIONS: [(&str, Provocation); 64] = [
 
 /// Runs an agent and a coordinator with `--metrics-listen`.
 fn run_with_metrics(sandbox: &Sandbox, address: &str) -> Vec<End> {
-    ["--no-python stay.sh", "coordinator --host 127.0.0.1 --port 0"]
-        .map(|words| match words.strip_prefix("coordinator") {
-            Some(flags) => format!("coordinator --metrics-listen {address}{flags}"),
-            None => format!("--metrics-listen {address} {words}"),
-        })
+    let metrics = format!("--metrics-listen {address}");
+    [format!("{metrics} --no-python stay.sh"), format!("{} {metrics}", voter(&voters()))]
         .map(|words| sandbox.ragent(&words).run())
         .into()
+}
+
+/// A list of voters on this machine.
+fn voters() -> String {
+    [(); 3].map(|()| format!("127.0.0.1:{}", free_port())).join(",")
+}
+
+/// The command of a voter without an agent.
+fn voter(list: &str) -> String {
+    format!("coordinator --nnodes 1 --rdzv-endpoint {list}")
 }
 
 /// Runs `ragent launch` on these hosts.

@@ -1,50 +1,33 @@
-//! Tests `ragent store`, `ragent coordinator` and `ragent status`.
+//! Tests `ragent coordinator` and `ragent status`, and that `ragent store` has gone.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener};
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Program, Sandbox, free_port, kill};
+use crate::support::{Sandbox, free_port};
 
-/// The address that a serving program prints first.
-fn address(program: &mut Program) -> SocketAddr {
-    program.prints("127.0.0.1:").parse().unwrap()
+/// A list of voters on this machine, the first of which is served first.
+fn list() -> String {
+    [(); 3].map(|()| format!("127.0.0.1:{}", free_port())).join(",")
 }
 
-/// A store prints its address, and exits with 0 when it is asked to end.
+/// The command that served a store alone is refused, with what to use instead.
 #[test]
-fn store_serves_until_a_signal() {
+fn store_has_gone() {
+    let end = Sandbox::new().ragent("store --port 0").run();
+    end.assert_code(2);
+    end.assert_stderr(&["`store` does not exist", "`torch.distributed.TCPStore(HOST, PORT"]);
+}
+
+/// A coordinator that is not a voter of a list is refused, with what to use instead.
+#[test]
+fn coordinator_needs_a_list() {
     let sandbox = Sandbox::new();
-    for signal in [Signal::SIGTERM, Signal::SIGINT] {
-        let mut store = sandbox.ragent("store --host 127.0.0.1 --port 0").start();
-        TcpStream::connect(address(&mut store)).unwrap();
-        store.signal(signal);
-        store.end().assert_code(0);
+    for flags in ["", "--port 0", "--nnodes 2", "--nnodes 2 --rdzv-endpoint a,b,c --host ::"] {
+        let end = sandbox.ragent(&format!("coordinator {flags}")).run();
+        end.assert_code(2);
+        end.assert_stderr(&["is one of the voters of a job", "--rdzv-endpoint node0,node1,login"]);
     }
-}
-
-/// Without `--host`, a store listens only on loopback, because it admits all connections.
-#[test]
-fn store_listens_on_loopback_by_default() {
-    let sandbox = Sandbox::new();
-    let mut store = sandbox.ragent("store --port 0").start();
-    let address: SocketAddr = store.prints(":").parse().unwrap();
-    assert!(address.ip().is_loopback(), "{address}");
-    TcpStream::connect(address).unwrap();
-}
-
-/// A store with `--exit-with-parent` ends with its parent, even if that was killed.
-#[test]
-fn store_ends_with_its_parent() {
-    let sandbox = Sandbox::new();
-    let ragent = env!("CARGO_BIN_EXE_ragent");
-    let script =
-        format!("{ragent} store --host 127.0.0.1 --port 0 --exit-with-parent & echo parent; wait");
-    let mut parent = sandbox.program("/bin/bash").arg("-c").arg(script).start();
-    TcpStream::connect(address(&mut parent)).unwrap();
-    kill(parent.pid(), Signal::SIGKILL);
-    parent.wait_until_silent();
-    sandbox.assert_nothing_left();
 }
 
 /// If a port is in use, the message names it and the reason.
@@ -53,31 +36,32 @@ fn held_port_is_named() {
     let held = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = held.local_addr().unwrap().port();
     let sandbox = Sandbox::new();
-    for command in ["store", "coordinator"] {
-        let end = sandbox.ragent(&format!("{command} --host 127.0.0.1 --port {port}")).run();
-        end.assert_code(10);
-        end.assert_stderr(&[&format!("failed to listen on 127.0.0.1:{port}"), "in use"]);
-    }
+    let mut agent = sandbox.ragent("--rdzv-endpoint 127.0.0.1:0 --no-python stay.sh").start();
+    agent.worker();
+    let end = sandbox.ragent(&format!("page --port {port}")).run();
+    end.assert_code(10);
+    end.assert_stderr(&[&format!("failed to listen on 127.0.0.1:{port}"), "in use"]);
 }
 
-/// A coordinator without any agent exits with 0 when it is asked to end.
+/// A voter without any agent exits with 0 when it is asked to end.
 #[test]
 fn lonely_coordinator_serves_until_a_signal() {
     let sandbox = Sandbox::new();
-    let mut coordinator = sandbox.ragent("coordinator --host 127.0.0.1 --port 0").start();
-    address(&mut coordinator);
+    let words = format!("coordinator --nnodes 2 --rdzv-endpoint {}", list());
+    let mut coordinator = sandbox.ragent(&words).start();
+    coordinator.prints("127.0.0.1:");
     coordinator.signal(Signal::SIGTERM);
     coordinator.end().assert_code(0);
 }
 
-/// `ragent coordinator` hosts the job of other agents, and ends with it.
+/// `ragent coordinator` is the third voter of a job of two nodes, and ends with it.
 #[test]
-fn coordinator_hosts_the_job_of_others() {
+fn coordinator_is_a_voter_of_the_job_of_others() {
     let sandbox = Sandbox::new();
-    let words = "coordinator --host 127.0.0.1 --port 0 --rdzv-id j";
-    let mut coordinator = sandbox.ragent(words).start();
-    let endpoint = address(&mut coordinator);
-    let words = format!("--nnodes 2 --rdzv-id j --rdzv-endpoint {endpoint} --no-python fail.sh 0");
+    let job = format!("--nnodes 2 --rdzv-id j --rdzv-endpoint {}", list());
+    let mut coordinator = sandbox.ragent(&format!("coordinator {job}")).start();
+    coordinator.prints("127.0.0.1:");
+    let words = format!("{job} --no-python fail.sh 0");
     let mut agents = [sandbox.ragent(&words).start(), sandbox.ragent(&words).start()];
     let mut ranks = agents.each_mut().map(|agent| agent.worker().number("rank"));
     ranks.sort_unstable();

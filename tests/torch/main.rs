@@ -1,8 +1,9 @@
 //! Tests the real torch: its client with our store, its collectives under our agents, and its launcher compared with ours.
 
-use std::path::PathBuf;
+use std::{net::Ipv4Addr, path::PathBuf};
 
 use nix::sys::signal::Signal;
+use ragent_store::{AdmissionRule, StoreThread};
 use support::{Program, Sandbox, Start, children, free_port, keeper_of, kill, skip};
 
 mod check;
@@ -60,19 +61,19 @@ fn worker_of(agent: &Program) -> u32 {
 fn torch_client_is_served() {
     let Some(python) = venv("python") else { return };
     let sandbox = Sandbox::new();
-    let mut store = sandbox.ragent("store --host 127.0.0.1 --port 0").start();
-    let address = store.prints("127.0.0.1:");
-    let (host, port) = address.rsplit_once(':').expect("it prints host:port");
+    let listener = ragent_store::listen((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
+    let address = listener.local_addr().expect("a bound listener");
+    let stores = StoreThread::start("store").expect("a thread");
+    let _store = stores.open(listener, AdmissionRule::Anybody).expect("a store");
     let script = format!("{REPOSITORY}/tests/torch/store_conformance.py");
     // torch resolves the name of its peer for every connection, and waits if there is no answer.
     let client = sandbox.program(&python).env("RES_OPTIONS", "timeout:1 attempts:1");
-    let mut client = client.arg(script).arg(host).arg(port).start();
+    let client = client.arg(script).arg(address.ip().to_string()).arg(address.port().to_string());
+    let mut client = client.start();
     client.prints("compare_set ");
     client.prints("rules hold");
     let end = client.end();
     assert_eq!(end.code, Some(0), "{}\n{}", end.stdout, end.stderr);
-    store.signal(Signal::SIGTERM);
-    store.end().assert_code(0);
 }
 
 /// DistributedDataParallel on gloo continues from its checkpoint after a worker was killed. Its store has no keys of the previous round,

@@ -15,7 +15,8 @@ use super::{
 struct Job<'a> {
     sandbox: &'a Sandbox,
     python: String,
-    port: u16,
+    /// Its endpoint, or the list of its voters.
+    endpoint: String,
     flags: String,
 }
 
@@ -23,13 +24,14 @@ impl<'a> Job<'a> {
     /// Creates a job. Returns `None` without torch.
     fn new(sandbox: &'a Sandbox, flags: &str) -> Option<Self> {
         let python = venv("python")?;
-        Some(Self { sandbox, python, port: free_port(), flags: flags.to_owned() })
+        let endpoint = format!("127.0.0.1:{}", free_port());
+        Some(Self { sandbox, python, endpoint, flags: flags.to_owned() })
     }
 
     fn node(&self, words: &str) -> Start {
-        let Self { sandbox, python, port, flags } = self;
+        let Self { sandbox, python, endpoint, flags } = self;
         let start = sandbox.ragent(&format!(
-            "--rdzv-id steps --rdzv-endpoint 127.0.0.1:{port} {flags} {words} \
+            "--rdzv-id steps --rdzv-endpoint {endpoint} {flags} {words} \
              {REPOSITORY}/tests/torch/steps.py"
         ));
         // torch resolves the names of its peers, and waits if there is no answer.
@@ -42,11 +44,16 @@ impl<'a> Job<'a> {
         host
     }
 
-    fn coordinator(&self) -> Program {
-        let words = format!("coordinator --rdzv-id steps --host 127.0.0.1 --port {}", self.port);
-        let mut coordinator = self.sandbox.ragent(&words).start();
-        coordinator.prints("127.0.0.1:");
-        coordinator
+    /// Makes three processes the voters of the job, so that no node hosts it.
+    fn voters(&mut self) -> [Program; 3] {
+        self.endpoint = [(); 3].map(|()| format!("127.0.0.1:{}", free_port())).join(",");
+        let Self { sandbox, endpoint, flags, .. } = self;
+        let words = format!("coordinator --rdzv-id steps {flags} --rdzv-endpoint {endpoint}");
+        [(); 3].map(|()| {
+            let mut voter = sandbox.ragent(&words).start();
+            voter.prints("127.0.0.1:");
+            voter
+        })
     }
 }
 
@@ -124,8 +131,8 @@ fn lost_node_is_noticed() {
 #[ignore = "`make test-all` runs it: importing torch takes seconds of CPU time"]
 fn rank_zero_is_lost_and_replaced() {
     let sandbox = Sandbox::new();
-    let Some(job) = Job::new(&sandbox, "--nnodes 2") else { return };
-    let _coordinator = job.coordinator();
+    let Some(mut job) = Job::new(&sandbox, "--nnodes 2") else { return };
+    let _voters = job.voters();
     let mut first = job.node("--node-rank 0").start();
     let mut second = job.node("--node-rank 1").start();
     let before = step(&mut [&mut first, &mut second], 2, 0, &[]);

@@ -20,7 +20,6 @@ mod rank;
 mod run;
 mod secret;
 mod status;
-mod store;
 #[cfg(feature = "top")]
 mod top;
 
@@ -53,7 +52,6 @@ pub use self::{
     run::LaunchArgs,
     secret::SecretArgs,
     status::{AskedJobArgs, StatusArgs},
-    store::StoreArgs,
 };
 
 /// The versions of the program and of the protocol between agents. A release build adds its commit.
@@ -203,8 +201,7 @@ impl Cli {
                 | Command::Relay
                 | Command::Secret(_)
                 | Command::Stacks(_)
-                | Command::Status(_)
-                | Command::Store(_),
+                | Command::Status(_),
             ) => None,
             #[cfg(feature = "top")]
             Some(Command::Top(_)) => None,
@@ -296,7 +293,7 @@ pub fn own_flag(words: &[OsString]) -> Option<&str> {
 pub enum Command {
     /// Find bad and slow nodes before a job: let them work in pairs, and name those that fail
     Check(Box<CheckArgs>),
-    /// Run the coordinator of one job, without workers, until SIGTERM
+    /// Run a voter of one job, without workers, until SIGTERM
     Coordinator(CoordinatorArgs),
     /// Check this node, and the connections between the nodes of a job, for common problems
     Doctor(DoctorArgs),
@@ -324,8 +321,6 @@ pub enum Command {
     Stacks(StacksArgs),
     /// Print the status of a job: round, members, ranks, and the reason for waiting
     Status(StatusArgs),
-    /// Serve a TCPStore in the foreground until SIGTERM
-    Store(StoreArgs),
     /// Show a job in the terminal, as it changes: progress, lost time, nodes and events
     #[cfg(feature = "top")]
     Top(TopArgs),

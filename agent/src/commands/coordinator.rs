@@ -1,37 +1,40 @@
-//! Runs a coordinator alone, without an agent: `ragent coordinator`.
+//! Runs a voter of a job without an agent: `ragent coordinator`.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    io::{self, Write},
+    net::SocketAddr,
+    path::PathBuf,
+    process::ExitCode,
+};
 
 use ragent_base::{
     cli::CoordinatorArgs,
     limits,
     net::port::RegisteredNodes,
     secret::Credentials,
-    spec::{Argument, Endpoint, UsageError, credentials, shared_credentials},
+    spec::{Argument, UsageError, VoterList, credentials, shared_credentials},
     sys::{clock, host::ThisHost},
 };
 use ragent_coordinator::journal_file;
 use ragent_election::election::timers::Timers;
-use ragent_leadership::{
-    fixed::{self, RecoveredState},
-    state_file,
-};
+use ragent_leadership::state_file;
 use ragent_node::{
     endpoint::{
         HostOrJoinError,
         host::warn_of_open_port,
-        hosted::{self, EndpointPort, HostEnd, HostedVoterSpec, OwnCoordinator, host_voter},
+        hosted::{EndpointPort, HostEnd, Hosted, HostedVoterSpec, OwnCoordinator, host_voter},
         metrics_port::MetricsPort,
         plain_store::plain_store,
+        server::Server,
         voter_secrets,
-        voters::{kept_for, own_endpoint, source},
+        voters::{OwnEndpoint, kept_for, own_endpoint, source},
     },
     node::node_id::new_node_id,
 };
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
-    ids::{RunId, Term},
-    settings::{Leases, Settings, Timeouts},
+    ids::RunId,
+    settings::{Leases, NodeRange, Settings, Timeouts},
     voter_count::VoterCount,
 };
 use ragent_store::StoreThread;
@@ -41,67 +44,117 @@ use tracing::info;
 use super::{
     error::{LaunchError, system, unwritable},
     runtime,
-    serve::{SIGNALS, bind, print_address},
 };
 
-/// Hosts an endpoint until a signal, or until its job has ended.
+/// Takes part in the election of a job's coordinator, until a signal or until the job has ended.
 ///
 /// # Errors
 ///
-/// Returns [`LaunchError`] if the address cannot be bound.
-pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
+/// Returns [`LaunchError`] if no list of voters is given, or if none of its endpoints can be served here.
+pub fn vote(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
+    let (Some(list), Some(nodes), None, None) =
+        (&args.rdzv_endpoint, &args.nnodes, &args.host, &args.port)
+    else {
+        return Err(without_list().into());
+    };
     ThisHost.raise_open_files();
     ThisHost.raise_priority();
     ThisHost.disable_core_dumps();
-    let credentials = credentials(&args.auth, &ThisHost)?;
+    let credentials = shared_credentials(credentials(&args.auth, &ThisHost)?, &ThisHost)?;
     let metrics = metrics_port(args)?;
-    if let (Some(list), Some(nodes)) = (&args.rdzv_endpoint, &args.nnodes) {
-        return vote(args, list, nodes, shared_credentials(credentials, &ThisHost)?, metrics);
-    }
-    let (listener, address) = bind(&args.host, args.port)?;
-    let credentials = match address.ip().is_loopback() {
-        true => credentials,
-        false => shared_credentials(credentials, &ThisHost)?,
-    };
+    let list = Argument::new("--rdzv-endpoint", list).voters()?;
+    let nodes = Argument::new("--nnodes", nodes).nodes()?;
     let stores = StoreThread::start("store").map_err(system("start a thread"))?;
     runtime::block_on(async {
-        let mut signals = runtime::watch_signals(&SIGNALS)?;
-        let endpoint = Endpoint { host: args.host.clone(), port: address.port() };
-        let run_id = RunId::new(&args.rdzv_id);
-        let recovered = RecoveredState::from_file(state_file::job_state_path(&run_id, &endpoint));
-        let process = format!("{}_{}", ThisHost.name(), std::process::id());
-        let begins_at = (args.port != 0).then(|| clock::now() + Leases::default().coordinator);
-        let settings = Settings { begins_at, ..settings(run_id, process, VoterCount::One) };
-        let registered_nodes = watch::Sender::new(RegisteredNodes::default());
-        let store = plain_store(&stores, registered_nodes.subscribe(), &credentials)?;
-        warn_of_open_port(&credentials, &settings.run_id, address);
-        let (journal, exclude_command) = (journal(args)?, exclude_command(args)?);
-        let port = EndpointPort {
-            listener,
-            store,
-            credentials,
-            registered_nodes,
-            journal,
-            exclude_command,
-        };
-        let here = NotHere { term: Term(0), endpoint: endpoint.to_string() };
-        let (not_here, _) = watch::channel(here);
-        let own = OwnCoordinator { settings, endpoint, registered: not_here };
-        let (mut hosted, server) = hosted::host(port, own, fixed::start(recovered), None)?;
+        let mut signals = runtime::watch_signals(&runtime::END_SIGNALS)?;
+        voter_secrets::check(&list, &credentials).await.map_err(HostOrJoinError::from)?;
+        let own = own_endpoint(&list, clock::now(), |_| {}).await.map_err(HostOrJoinError::from)?;
+        let own = own.ok_or_else(|| no_free_endpoint(&list))?;
+        let address = own.listener.local_addr().map_err(system("listen"))?;
+        warn_of_open_port(&credentials, &RunId::new(&args.rdzv_id), address);
+        let (mut voter, server) = host(args, &stores, credentials, (&list, nodes), own)?;
         metrics.iter().for_each(|metrics| metrics.handle_found(server.metrics()));
         print_address(address)?;
-        info!(%address, run_id = args.rdzv_id, "coordinating the job");
-        tokio::select! {
+        info!(%address, voters = %list, run_id = args.rdzv_id, "taking part in the election");
+        let how = tokio::select! {
             biased;
-            () = hosted.job_ended() => {}
+            () = voter.job_ended() => HostEnd::Closed,
             signal = signals.recv() => {
-                info!(?signal, "signal received; notifying the agents");
-                hosted.end(HostEnd::Other, None).await;
+                info!(?signal, "signal received; leaving the election");
+                HostEnd::Left
             }
+        };
+        tokio::select! {
+            ended = tokio::time::timeout(limits::COORDINATOR_END_MARGIN, voter.end(how, None)) => {
+                // After this time the coordinator is considered stuck.
+                let _ = ended;
+            }
+            signal = signals.recv() => info!(?signal, "signal received again; ending at once"),
         }
         drop(server);
         Ok(ExitCode::SUCCESS)
     })?
+}
+
+/// Starts the voter at an endpoint of this machine, and serves its port.
+fn host(
+    args: &CoordinatorArgs,
+    stores: &StoreThread,
+    credentials: Credentials,
+    (list, nodes): (&VoterList, NodeRange),
+    own: OwnEndpoint,
+) -> Result<(Hosted, Server), LaunchError> {
+    let registered_nodes = watch::Sender::new(RegisteredNodes::default());
+    let port = EndpointPort {
+        listener: own.listener,
+        store: plain_store(stores, registered_nodes.subscribe(), &credentials)?,
+        credentials,
+        registered_nodes,
+        journal: journal(args)?,
+        exclude_command: exclude_command(args)?,
+    };
+    let run_id = RunId::new(&args.rdzv_id);
+    let process = new_node_id();
+    let spec = HostedVoterSpec {
+        is_list_common: true,
+        listed: list.endpoints().to_vec(),
+        state_file: state_file::voter_path(&run_id, &own.endpoint),
+        timers: Timers::for_nodes(nodes),
+        source: source(own.address),
+        kept: kept_for(Timeouts::default().join),
+        is_first_start: false,
+        process: process.clone(),
+    };
+    let coordinator = OwnCoordinator {
+        settings: settings(run_id, process.to_string(), list.count_for(nodes)),
+        endpoint: own.endpoint,
+        // There is no agent in this process.
+        registered: watch::Sender::new(NotHere::unknown()),
+    };
+    Ok(host_voter(port, coordinator, spec)?)
+}
+
+/// Prints the address of the listener on stdout.
+fn print_address(address: SocketAddr) -> Result<(), LaunchError> {
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{address}").and_then(|()| stdout.flush()).map_err(system("write to stdout"))
+}
+
+fn no_free_endpoint(list: &VoterList) -> UsageError {
+    let message =
+        format!("this machine has no endpoint of `--rdzv-endpoint {list}` whose port is free");
+    let hint = "run `ragent coordinator` on a listed host on which no agent of the job runs";
+    UsageError::new(message).with_hint(hint)
+}
+
+/// Returns the error of a command without a list. Until version 0.3, it ran the only coordinator of a job.
+fn without_list() -> UsageError {
+    let message = "`ragent coordinator` is one of the voters of a job, so it needs `--rdzv-endpoint` with \
+                   the list of the voters, and `--nnodes`; it has no `--host` and no `--port`";
+    let hint = "give both as the nodes of the job do: `ragent coordinator --rdzv-id run7 --nnodes 2 \
+                --rdzv-endpoint node0,node1,login`; a job with one endpoint needs no such command, because \
+                the agent at that endpoint coordinates";
+    UsageError::new(message).with_hint(hint)
 }
 
 /// Returns the settings of a coordinator without an agent. The nodes that register bring the settings of the job.
@@ -141,84 +194,4 @@ fn metrics_port(args: &CoordinatorArgs) -> Result<Option<MetricsPort>, LaunchErr
     let given = Argument::of_flag("--metrics-listen", &args.metrics_listen);
     let address = given.map(|given| given.listen_address()).transpose()?;
     Ok(address.map(MetricsPort::open).transpose()?)
-}
-
-/// Takes part in the election of a job's coordinator, until a signal or until the job has ended.
-fn vote(
-    args: &CoordinatorArgs,
-    list: &str,
-    nodes: &str,
-    credentials: Credentials,
-    metrics: Option<MetricsPort>,
-) -> Result<ExitCode, LaunchError> {
-    let list = Argument::new("--rdzv-endpoint", list).voters()?;
-    let nodes = Argument::new("--nnodes", nodes).nodes()?;
-    let stores = StoreThread::start("store").map_err(system("start a thread"))?;
-    runtime::block_on(async {
-        let mut signals = runtime::watch_signals(&SIGNALS)?;
-        voter_secrets::check(&list, &credentials).await.map_err(HostOrJoinError::from)?;
-        let own = own_endpoint(&list, clock::now(), |_| {}).await.map_err(HostOrJoinError::from)?;
-        let Some(own) = own else {
-            let message = format!(
-                "this machine has no endpoint of `--rdzv-endpoint {list}` whose port is free"
-            );
-            let hint =
-                "run `ragent coordinator` on a listed host on which no agent of the job runs";
-            return Err(UsageError::new(message).with_hint(hint).into());
-        };
-        let address = own.listener.local_addr().map_err(system("listen"))?;
-        let registered_nodes = watch::Sender::new(RegisteredNodes::default());
-        let store = plain_store(&stores, registered_nodes.subscribe(), &credentials)?;
-        warn_of_open_port(&credentials, &RunId::new(&args.rdzv_id), address);
-        let (journal, exclude_command) = (journal(args)?, exclude_command(args)?);
-        let listener = own.listener;
-        let port = EndpointPort {
-            listener,
-            store,
-            credentials,
-            registered_nodes,
-            journal,
-            exclude_command,
-        };
-        let process = new_node_id();
-        let state_file = state_file::voter_path(&RunId::new(&args.rdzv_id), &own.endpoint);
-        let count = list.count_for(nodes);
-        let coordinator = OwnCoordinator {
-            settings: settings(RunId::new(&args.rdzv_id), process.to_string(), count),
-            endpoint: own.endpoint,
-            // There is no agent in this process.
-            registered: watch::Sender::new(NotHere::unknown()),
-        };
-        let spec = HostedVoterSpec {
-            is_list_common: true,
-            listed: list.endpoints().to_vec(),
-            state_file,
-            timers: Timers::for_nodes(nodes),
-            source: source(own.address),
-            process,
-            kept: kept_for(Timeouts::default().join),
-            is_first_start: false,
-        };
-        let (mut voter, server) = host_voter(port, coordinator, spec)?;
-        metrics.iter().for_each(|metrics| metrics.handle_found(server.metrics()));
-        print_address(address)?;
-        info!(%address, voters = %list, run_id = args.rdzv_id, "taking part in the election");
-        let how = tokio::select! {
-            biased;
-            () = voter.job_ended() => HostEnd::Closed,
-            signal = signals.recv() => {
-                info!(?signal, "signal received; leaving the election");
-                HostEnd::Left
-            }
-        };
-        tokio::select! {
-            ended = tokio::time::timeout(limits::COORDINATOR_END_MARGIN, voter.end(how, None)) => {
-                // After this time the coordinator is considered stuck.
-                let _ = ended;
-            }
-            signal = signals.recv() => info!(?signal, "signal received again; ending at once"),
-        }
-        drop(server);
-        Ok(ExitCode::SUCCESS)
-    })?
 }

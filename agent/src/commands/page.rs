@@ -4,7 +4,7 @@ mod gate;
 
 use std::{
     io::{self, Write as _},
-    net::{Ipv4Addr, SocketAddr},
+    net::{Ipv4Addr, SocketAddr, TcpListener},
     process::ExitCode,
     sync::Arc,
     time::{Duration, Instant},
@@ -20,11 +20,15 @@ use axum::{
 };
 use ragent_base::{
     cli::PageArgs,
-    net::port::{self, PortProtocols},
+    net::{
+        self,
+        port::{self, PortProtocols},
+    },
     spec::JobEndpoint,
     sys::{clock, host::ThisHost},
 };
 use ragent_coordinator::service;
+use ragent_node::endpoint::{HostOrJoinError, LocateError};
 use ragent_proto::convert::NotHere;
 use tokio::sync::{Mutex, watch};
 
@@ -35,7 +39,6 @@ use super::{
     error::{LaunchError, system},
     find_coordinator::{FoundJob, find_coordinator},
     runtime,
-    serve::{SIGNALS, bind},
 };
 
 /// The shortest time between two searches for the coordinator.
@@ -53,9 +56,9 @@ pub fn serve(args: &PageArgs) -> Result<ExitCode, LaunchError> {
     ThisHost.disable_core_dumps();
     let (job, credentials) = asked_job(&args.asked)?;
     runtime::block_on(async {
-        let mut signals = runtime::watch_signals(&SIGNALS)?;
+        let mut signals = runtime::watch_signals(&runtime::END_SIGNALS)?;
         let found = find_coordinator(job.clone(), &credentials).await?;
-        let (listener, address) = bind(&Ipv4Addr::LOCALHOST.to_string(), args.port)?;
+        let (listener, address) = listen(args.port)?;
         let gate = Gate::new(address.port()).map_err(system("make a token"))?;
         print_address(address, &found, gate.token())?;
         // The cookie alone is not enough, because browsers send it to the other ports of this machine as well.
@@ -69,6 +72,15 @@ pub fn serve(args: &PageArgs) -> Result<ExitCode, LaunchError> {
         }
         Ok(ExitCode::SUCCESS)
     })?
+}
+
+/// Listens on a port of the loopback interface, and returns the address.
+fn listen(port: u16) -> Result<(TcpListener, SocketAddr), LaunchError> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let listener = net::listen_on(address)
+        .map_err(|source| HostOrJoinError::Locate(LocateError::Bind { address, source }))?;
+    let address = listener.local_addr().map_err(system("listen"))?;
+    Ok((listener, address))
 }
 
 /// Prints the address of the page on stdout, and its purpose on stderr.

@@ -32,11 +32,7 @@ pub fn watch(host: &impl Host) -> Result<(), LaunchError> {
 
 /// Requests SIGTERM for this process when the thread of `parent` that started it ends. Returns false if `parent` is not the parent of this
 /// process, or is gone.
-///
-/// # Errors
-///
-/// Returns [`LaunchError`] if the system refuses.
-pub(super) fn end_with(parent: Pid) -> Result<bool, LaunchError> {
+fn end_with(parent: Pid) -> Result<bool, LaunchError> {
     prctl::set_pdeathsig(Signal::SIGTERM).map_err(|errno| {
         system("request a signal at the end of the parent process")(errno.into())
     })?;

@@ -10,6 +10,9 @@ use tokio::{
 
 use super::error::{LaunchError, system};
 
+/// The signals that end a command which serves something.
+pub(super) const END_SIGNALS: [Signal; 2] = [Signal::SIGTERM, Signal::SIGINT];
+
 /// Runs `future` on a current-thread runtime.
 pub(crate) fn block_on<F: Future>(future: F) -> Result<F::Output, LaunchError> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build();

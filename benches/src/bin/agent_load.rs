@@ -1,8 +1,8 @@
 //! Registers many agents with one coordinator at once, and prints a line of JSON about it.
 //!
-//! The coordinator is a separate process, or one of several that elect it. The agents are tasks in this process. Each drives the library's
-//! real agent over its own connection, with a listening worker store. Only the workers are missing: their supervisor receives commands and
-//! starts nothing.
+//! The coordinator is one of several processes, which have elected it before the agents start. The agents are tasks in this process. Each
+//! drives the library's real agent over its own connection, with a listening worker store. Only the workers are missing: their supervisor
+//! receives commands and starts nothing.
 //!
 //! 1. The job needs all agents, so its round completes when the last one has joined. The time from the first dial until every agent has
 //!    been admitted is measured.
@@ -76,8 +76,8 @@ struct Args {
     /// Number of agents.
     #[arg(long, default_value_t = 1000)]
     agents: u16,
-    /// Number of coordinators, which elect one of them.
-    #[arg(long, default_value_t = 1)]
+    /// Number of coordinators, which elect one of them: 3 or 5.
+    #[arg(long, default_value_t = 3)]
     voters: usize,
     /// Authenticates and encrypts the connections with a secret.
     #[arg(long)]
@@ -127,10 +127,6 @@ async fn main() -> Result<()> {
 }
 
 async fn measure(args: &Args, coordinators: &mut Coordinators) -> Result<Value> {
-    anyhow::ensure!(
-        args.then != Some(Blow::Kill) || args.voters > 2,
-        "without three voters, no other coordinator can be elected"
-    );
     let count = usize::from(args.agents);
     // Each thread has descriptors of its own. With thousands of agents, one thread per agent would need too many.
     let (files, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
@@ -150,7 +146,7 @@ async fn measure(args: &Args, coordinators: &mut Coordinators) -> Result<Value> 
         timeouts: Timeouts { shrink: Duration::ZERO, ..Timeouts::default() },
         ..SharedSettings::new(nodes)
     };
-    // The first of several. They have different costs.
+    // The one that leads. The others cost less.
     let pid = coordinators.processes[0].id();
     let (start, opened) = (now(), connections_opened()?);
     let mut crowd = Crowd::start(coordinators, shared, stores, args.readers.is_some());
@@ -477,7 +473,7 @@ fn agent(number: u32, coordinators: &Coordinators, shared: SharedSettings) -> Ag
             silence: Duration::ZERO,
             known_round: KnownRound::default(),
             runs_unleased: false,
-            has_voters: coordinators.processes.len() > 1,
+            has_voters: true,
             notice: Duration::ZERO,
             has_standbys: false,
             leases: Leases::default().for_nodes(shared.nodes),
@@ -488,7 +484,7 @@ fn agent(number: u32, coordinators: &Coordinators, shared: SharedSettings) -> Ag
     }
 }
 
-/// Coordinator processes that are killed when this value is dropped.
+/// Coordinator processes that are killed when this value is dropped. The first one leads.
 struct Coordinators {
     ragent: PathBuf,
     processes: Vec<Child>,
@@ -509,7 +505,7 @@ impl Coordinators {
         shell.spawn().context("cannot start the command")
     }
 
-    /// Starts one coordinator, or several that elect one of them.
+    /// Starts the coordinators, and waits until they have elected one of them.
     fn start(args: &Args) -> Result<Self> {
         let Args { ragent, voters: count, secured: is_secured, .. } = args;
         let (count, is_secured) = (*count, *is_secured);
@@ -523,13 +519,9 @@ impl Coordinators {
             auth = vec!["--secret-file".into(), path.clone().into_os_string()];
             credentials = Credentials::new(vec![secret], Origin::File(path));
         }
-        let list = if count > 1 { free_endpoints(count)?.join(",") } else { String::new() };
+        let list = free_endpoints(count)?.join(",");
+        // The number of nodes selects the leases.
         let nodes = format!("1:{}", args.agents);
-        let place: &[&str] = match count {
-            1 => &["--host", "127.0.0.1", "--port", "0"],
-            // The number of nodes selects the leases.
-            _ => &["--rdzv-endpoint", &list, "--nnodes", &nodes],
-        };
         let mut started = Self {
             ragent: ragent.to_owned(),
             processes: Vec::new(),
@@ -541,7 +533,7 @@ impl Coordinators {
         for _ in 0..count {
             let mut process = Program::new(ragent)
                 .args(["coordinator", "--rdzv-id", RUN_ID])
-                .args(place)
+                .args(["--rdzv-endpoint", &list, "--nnodes", &nodes])
                 .args(&started.auth)
                 .env("XDG_RUNTIME_DIR", started._folder.path())
                 .stdout(Stdio::piped())
@@ -555,6 +547,16 @@ impl Coordinators {
             let address = address.trim().parse().context("the coordinator printed no address")?;
             started.endpoints.push(address);
         }
+        let until = now() + TIMEOUT;
+        let leader = loop {
+            match started.leader() {
+                Ok(leader) => break leader,
+                Err(error) if now() >= until => return Err(error),
+                Err(_) => Program::new("sleep").arg("0.1").status().map(drop)?,
+            }
+        };
+        started.processes.swap(0, leader);
+        started.endpoints.swap(0, leader);
         Ok(started)
     }
 
@@ -566,30 +568,25 @@ impl Coordinators {
 
     /// Returns the endpoints as an agent dials them.
     fn destination(&self) -> Destination {
-        match &self.endpoints[..] {
-            [only] => Destination::endpoint(only.clone(), only.clone()),
-            several => {
-                let own = Endpoint { host: "127.0.0.1".to_owned(), port: 1 };
-                Destination::voters(
-                    several.to_vec(),
-                    Vec::new(),
-                    self.text(),
-                    (own.clone(), own),
-                    0,
-                )
-            }
-        }
+        let own = Endpoint { host: "127.0.0.1".to_owned(), port: 1 };
+        let voters = self.endpoints.clone();
+        Destination::voters(voters, Vec::new(), self.text(), (own.clone(), own), 0)
     }
 
-    /// Kills the coordinator that was elected.
-    fn kill_leader(&mut self) -> Result<()> {
+    /// Returns the position of the coordinator that was elected.
+    fn leader(&self) -> Result<usize> {
         let words = ["status", "--json", "--rdzv-endpoint", &self.text()];
         let asked = Program::new(&self.ragent).args(words).args(&self.auth).output()?;
         let status: Value = serde_json::from_slice(&asked.stdout).context("no state of the job")?;
         let leader = status["leader"].as_str().context("no leader")?;
         let is_leader = |endpoint: &Endpoint| endpoint.to_string() == leader;
-        let index = self.endpoints.iter().position(is_leader).context("an unknown leader")?;
-        Ok(self.processes[index].kill()?)
+        self.endpoints.iter().position(is_leader).context("an unknown leader")
+    }
+
+    /// Kills the coordinator that leads.
+    fn kill_leader(&mut self) -> Result<()> {
+        let leader = self.leader()?;
+        Ok(self.processes[leader].kill()?)
     }
 }
 

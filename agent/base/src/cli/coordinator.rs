@@ -7,22 +7,19 @@ use super::auth::AuthArgs;
 /// Flags of `ragent coordinator`.
 #[derive(Args, Clone, Debug)]
 pub struct CoordinatorArgs {
-    /// Address to listen on
-    #[arg(long, value_name = "ADDR", default_value = "::")]
-    pub host: String,
-    /// Port to listen on; 0 selects a free port
-    #[arg(long, value_name = "PORT", default_value_t = 29400)]
-    pub port: u16,
+    /// Refused. Until version 0.3, the command had an address of its own.
+    #[arg(long, hide = true)]
+    pub host: Option<String>,
+    /// Refused, as `--host`.
+    #[arg(long, hide = true)]
+    pub port: Option<String>,
     /// Name of the job, as given to its nodes
     #[arg(long, alias = "rdzv_id", value_name = "ID", default_value = "none")]
     pub rdzv_id: String,
     /// Hosts of the job's voters, as given to its nodes, such as node0,node1,node2. This host must be one of them
     ///
     /// The coordinator takes part in the election, and coordinates the job while it is elected.
-    #[arg(
-        long, alias = "rdzv_endpoint", value_name = "HOST,HOST,...[:PORT]", requires = "nnodes",
-        conflicts_with_all = ["host", "port"]
-    )]
+    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST,HOST,...[:PORT]")]
     pub rdzv_endpoint: Option<String>,
     /// Also serve the metrics for Prometheus at this address, such as 0.0.0.0:9400. Every client that reaches it can read them without
     /// authentication. Port 0 selects a free port [default: off]
@@ -39,6 +36,6 @@ pub struct CoordinatorArgs {
     #[arg(long, alias = "exclude_command", value_name = "COMMAND")]
     pub exclude_command: Option<String>,
     /// Number of nodes, as given to the nodes of the job
-    #[arg(long, value_name = "N or MIN:MAX", requires = "rdzv_endpoint")]
+    #[arg(long, value_name = "N or MIN:MAX")]
     pub nnodes: Option<String>,
 }

@@ -177,6 +177,11 @@ fn missing_script(path: &Path, host: &impl Host) -> UsageError {
                 );
                 return error("does not exist").with_hint(hint);
             }
+            if name == "store" {
+                let hint = "`ragent store` has gone: `torch.distributed.TCPStore(HOST, PORT, is_master=True, \
+                            wait_for_workers=False)` serves a store";
+                return error("does not exist").with_hint(hint);
+            }
             let command = cli::similar_command(name);
             let command = command.map(|it| format!("a similar command exists: `ragent {it}`"));
             error("does not exist").with_hint(command.unwrap_or_else(|| hint.to_owned()))

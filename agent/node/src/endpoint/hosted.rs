@@ -216,7 +216,7 @@ fn is_of_this_voter(stored: &Stored, path: &Path, endpoint: &Endpoint) -> bool {
 /// # Errors
 ///
 /// Returns [`SystemError`] if the thread of the port cannot be started.
-pub fn host(
+pub(super) fn host(
     port: EndpointPort,
     own: OwnCoordinator,
     running: RunningLeadership,
