@@ -372,7 +372,7 @@ impl CoordinatorDriver {
                 Effect::HangUp { to } => self.streams.close(&to),
                 Effect::Remember(job_state) => {
                     let successors = self.rendezvous.successors();
-                    self.persistence.remember(*job_state, self.rendezvous.kept_for(), successors);
+                    self.persistence.remember(*job_state, successors);
                 }
                 Effect::Resign { term } => {
                     // This coordinator ends in any case, so a full queue does no harm: its host then resigns.

@@ -3,8 +3,6 @@
 //! No effect of a change is carried out before the change is stored. Otherwise an agent could act on a round that the next coordinator does
 //! not know.
 
-use std::time::Duration;
-
 use ragent_leadership::{Leadership, LeadershipCommand};
 use ragent_rendezvous::{heir::Successor, ids::Term, settings::JobState};
 use tokio::sync::oneshot;
@@ -26,17 +24,11 @@ impl Persistence {
         Self { leadership, term, storing: None, is_over: false }
     }
 
-    /// Starts to store `job_state`. `kept` is how long agents wait for the next coordinator, `successors` the nodes that may replace this
-    /// one.
-    pub(super) fn remember(
-        &mut self,
-        job_state: JobState,
-        kept: Duration,
-        successors: Vec<Successor>,
-    ) {
+    /// Starts to store `job_state`. `successors` are the nodes that may replace this one.
+    pub(super) fn remember(&mut self, job_state: JobState, successors: Vec<Successor>) {
         let (copied, storing) = oneshot::channel();
         let (term, job_state) = (self.term, Box::new(job_state));
-        let command = LeadershipCommand::Remember { term, job_state, successors, kept, copied };
+        let command = LeadershipCommand::Remember { term, job_state, successors, copied };
         // A newer state replaces an older one, so only the newest one is awaited.
         self.storing = Some(storing);
         if !self.leadership.try_send(command) {
@@ -95,8 +87,8 @@ mod tests {
         let (commands, mut queue) = mpsc::channel(4);
         let mut copies = persistence(&commands);
         assert!(!copies.is_awaited());
-        copies.remember(job_state(), Duration::ZERO, Vec::new());
-        copies.remember(job_state(), Duration::ZERO, Vec::new());
+        copies.remember(job_state(), Vec::new());
+        copies.remember(job_state(), Vec::new());
         let (
             Some(LeadershipCommand::Remember { copied: first, .. }),
             Some(LeadershipCommand::Remember { copied, .. }),
@@ -116,12 +108,12 @@ mod tests {
     async fn lost_leadership_ends_the_effects() {
         let (commands, mut queue) = mpsc::channel(4);
         let mut copies = persistence(&commands);
-        copies.remember(job_state(), Duration::ZERO, Vec::new());
+        copies.remember(job_state(), Vec::new());
         drop(queue.recv().await);
         copies.stored().await;
         assert!(copies.is_awaited() && copies.is_over());
         drop(queue);
-        copies.remember(job_state(), Duration::ZERO, Vec::new());
+        copies.remember(job_state(), Vec::new());
         assert!(copies.is_awaited());
     }
 }

@@ -11,10 +11,7 @@ use ragent_base::{
 };
 use ragent_coordinator::proofs::Proofs;
 use ragent_election::election::message::{Lists, Replica, Version, VoterSlot};
-use ragent_leadership::{
-    Stored,
-    state_file::{write_copy, write_job_state},
-};
+use ragent_leadership::{Stored, state_file::write_copy};
 use ragent_proto::{Message as _, Proof, convert::FromAgent, v1};
 use ragent_rendezvous::{
     ids::{
@@ -492,7 +489,7 @@ fn state_files() -> Vec<Vec<u8>> {
     let mut texts: Vec<String> = job_states
         .iter()
         .map(|job_state| {
-            write_job_state(&path, job_state, kept).unwrap();
+            write_copy(&path, &state_file::sole(job_state), kept).unwrap();
             written()
         })
         .collect();

@@ -6,8 +6,10 @@ use ragent_base::{
     sys::{clock, proc},
     testing::{self, assert_shown},
 };
-use ragent_leadership::state_file::{
-    has_death_notice, read_copy, read_job_state, write_copy, write_job_state,
+use ragent_election::election::message::Replica;
+use ragent_leadership::{
+    Stored,
+    state_file::{has_death_notice, read_copy, read_job_state, write_copy},
 };
 use ragent_rendezvous::{limits::NUMBER_MAX, settings::JobState};
 
@@ -61,10 +63,16 @@ fn check(job_state: &JobState) {
 
 /// Checks that a job's state is read as it was written.
 fn survive(path: &Path, job_state: &JobState) {
-    write_job_state(path, job_state, KEPT).expect("the folder is writable");
+    write_copy(path, &sole(job_state), KEPT).expect("the folder is writable");
     if is_whole(path) {
         assert_eq!(read_job_state(path).as_ref(), Some(job_state));
     }
+}
+
+/// Returns what a coordinator without voters stores.
+pub(super) fn sole(job_state: &JobState) -> Stored {
+    let replica = Replica { job_state: Some(job_state.clone()), ..Replica::default() };
+    Stored { replica, is_led: true, ..Stored::default() }
 }
 
 /// Returns true unless a part of a very long file was left out.

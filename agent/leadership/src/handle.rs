@@ -225,8 +225,6 @@ pub enum LeadershipCommand {
         job_state: Box<JobState>,
         /// The successors of this process, for etcd. Voters have an order of their own.
         successors: Vec<Successor>,
-        /// The time that agents may wait for the next coordinator.
-        kept: Duration,
         /// Notified when the state is stored. Dropped if this process no longer leads.
         copied: oneshot::Sender<()>,
     },

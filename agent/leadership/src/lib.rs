@@ -7,7 +7,7 @@
 //! `voters` and `etcd` run on a thread of their own, so that no other work delays the renewal of a lease.
 //!
 //! All three have the same interface, [`Leadership`]: commands to it, the leader as this process knows it, and the state that the next
-//! leader continues from. `state_file` keeps what a restarted process needs.
+//! leader continues from. `state_file` keeps what a restarted process needs, and `replica_file` writes it.
 #![deny(unsafe_code)]
 
 #[cfg(feature = "etcd")]
@@ -15,6 +15,7 @@ pub mod etcd;
 pub mod fixed;
 mod handle;
 mod limits;
+pub mod replica_file;
 pub mod state_file;
 pub mod voters;
 

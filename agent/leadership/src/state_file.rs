@@ -31,7 +31,7 @@ pub use self::{
     death_notice::{DeathNotice, has_death_notice, parse_death_notice, write_death_notice},
     ended_jobs::EndedJobs,
     files::{job_state_path, member_path, member_ports, voter_path},
-    job_state::{read_copy, read_job_state, write_copy, write_job_state},
+    job_state::{read_copy, read_job_state, write_copy},
     warned_jobs::is_first_warning,
 };
 use self::{

@@ -4,7 +4,7 @@
 //! Each voter opens one connection to each other voter, and sends its requests on it (`outgoing`). Connections from other voters arrive at
 //! the agent's port, which passes them on (`incoming`). Both report an `event` to the driver. `frames` has the format of the messages.
 //!
-//! The thread does not wait for a disk. `replica_file` writes the state to the voter's file in another task. Only a change of the voters is
+//! The thread does not wait for a disk. [`replica_file`](crate::replica_file) writes the state to the voter's file in another task. Only a change of the voters is
 //! written by the thread itself before it is acknowledged: a restarted voter must not use an older list. That write goes to the page cache.
 //!
 //! `reach` and `state_loss` explain to the user why no leader is elected.
@@ -18,7 +18,6 @@ mod incoming;
 mod limits;
 mod outgoing;
 mod reach;
-pub mod replica_file;
 mod state_loss;
 
 use std::{io, net::IpAddr, thread};

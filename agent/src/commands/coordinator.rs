@@ -22,12 +22,14 @@ use ragent_node::{
     endpoint::{
         HostOrJoinError,
         host::warn_of_open_port,
-        hosted::{EndpointPort, HostEnd, Hosted, HostedVoterSpec, OwnCoordinator, host_voter},
+        hosted::{
+            EndpointPort, HostEnd, Hosted, HostedVoterSpec, OwnCoordinator, host_voter, kept_for,
+        },
         metrics_port::MetricsPort,
         plain_store::plain_store,
         server::Server,
         voter_secrets,
-        voters::{OwnEndpoint, kept_for, own_endpoint, source},
+        voters::{OwnEndpoint, own_endpoint, source},
     },
     node::node_id::new_node_id,
 };
@@ -121,7 +123,7 @@ fn host(
         state_file: state_file::voter_path(&run_id, &own.endpoint),
         timers: Timers::for_nodes(nodes),
         source: source(own.address),
-        kept: kept_for(Timeouts::default().join),
+        kept: kept_for(nodes, Timeouts::default()),
         is_first_start: false,
         process: process.clone(),
     };

@@ -80,13 +80,6 @@ impl Rendezvous {
         &self.job_state.job_uid
     }
 
-    /// Returns the time that agents may wait for the next coordinator after this one's end: a lease, then the
-    /// join timeout. After that, the stored state is useless.
-    pub fn kept_for(&self) -> Duration {
-        let timeouts = self.settings.shared.map(|shared| shared.timeouts).unwrap_or_default();
-        timeouts.join.saturating_add(self.leases().coordinator)
-    }
-
     /// Returns the leases of this job, which are constant for its life.
     ///
     /// Until the shared settings are known, these are the leases of a small job. No node has been granted a

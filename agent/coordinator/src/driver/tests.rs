@@ -5,10 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use ragent_base::testing::registration;
 use ragent_election::election::message::VoterSlot;
-use ragent_leadership::{
-    Commands, Leader, Means, RunningLeadership, Stored,
-    fixed::{self, RecoveredState},
-};
+use ragent_leadership::{Commands, Leader, Means, RunningLeadership, Stored, fixed};
 use ragent_rendezvous::{
     event::EventId,
     grant::Grant,
@@ -43,8 +40,7 @@ impl Fixture {
         let here = NotHere { term: Term(0), endpoint: "here:1".to_owned() };
         let (not_here, known) = watch::channel(here);
         let (registered_nodes, port_knows) = watch::channel(RegisteredNodes::default());
-        let RunningLeadership { leadership, commands, .. } =
-            fixed::start(RecoveredState { state_file: None, job_state: Some(job_state) });
+        let RunningLeadership { leadership, commands, .. } = fixed::start(None, Some(job_state));
         let Leader::Here(mandate) = leadership.leader.borrow().clone() else {
             panic!("no other process can lead")
         };
@@ -325,7 +321,7 @@ fn elected(leadership: Leadership, registered: watch::Sender<NotHere>) -> Coordi
 /// A leadership by voters, which stores every state at once.
 fn chosen_by_voters() -> (Leadership, Commands) {
     let member = Member { voter: VoterId(1), address: VoterAddress::new("here:1") };
-    let RunningLeadership { leadership, commands, .. } = fixed::start(RecoveredState::default());
+    let RunningLeadership { leadership, commands, .. } = fixed::start(None, None);
     (Leadership { means: Means::Voters(member), ..leadership }, commands)
 }
 

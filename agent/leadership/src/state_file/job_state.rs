@@ -268,7 +268,7 @@ impl From<Remembered> for JobState {
     }
 }
 
-/// Replaces the state. Agents of the run may wait for `kept` for the next coordinator.
+/// Replaces the state. Agents of the run may wait for `kept` for the next coordinator. Does nothing if there is no state.
 ///
 /// A group starts only after this write, so the write must be fast. Renaming over a file makes some
 /// file systems (ext4) flush it at once, which takes milliseconds, and more on a busy disk. So an
@@ -277,31 +277,22 @@ impl From<Remembered> for JobState {
 /// # Errors
 ///
 /// Returns the system's error.
-pub fn write_job_state(path: &Path, job_state: &JobState, kept: Duration) -> io::Result<()> {
-    write(path, job_state, None, (WriteStamp::now(), kept))
-}
-
-/// Replaces the state of a voter in the same way. Does nothing if it has no copy of the state.
-///
-/// # Errors
-///
-/// Returns the system's error.
 pub fn write_copy(path: &Path, stored: &Stored, kept: Duration) -> io::Result<()> {
     let Stored { voter, replica, highest, is_led } = stored;
     let Replica { version, lists, job_state: Some(job_state) } = replica else { return Ok(()) };
     let slots = |list: &[VoterSlot]| list.iter().map(Into::into).collect();
-    let copy = RememberedCopy {
+    let copy = voter.map(|voter| RememberedCopy {
         version_term: version.term.0,
         version_number: version.number,
         highest: highest.0,
-        voter: voter.map(|voter| voter.0),
+        voter: Some(voter.0),
         last: slots(&lists.last),
         before: lists.before.as_deref().map(slots).unwrap_or_default(),
-    };
+    });
     // Without a leader the old time stays. Otherwise agents that are restarted again and again would keep the state of a job forever that
     // no process can lead.
     let led = (!is_led).then(|| led_until(path, job_state)).flatten();
-    write(path, job_state, Some(copy), (led.unwrap_or_else(WriteStamp::now), kept))
+    write(path, job_state, copy, (led.unwrap_or_else(WriteStamp::now), kept))
 }
 
 /// Returns the last time at which the job had a leader, according to its state file.
@@ -397,14 +388,20 @@ pub(super) mod tests {
 
     use super::*;
 
+    /// Writes the state file of a fixed coordinator.
+    fn write_job_state(path: &Path, job_state: JobState) {
+        let replica = Replica { job_state: Some(job_state), ..Replica::default() };
+        let stored = Stored { replica, is_led: true, ..Stored::default() };
+        write_copy(path, &stored, Duration::from_secs(600)).unwrap();
+    }
+
     /// Writes a state file with a stamp that is `age` seconds old. Agents of its run wait for ten minutes.
     pub(in super::super) fn write_aged(
         path: &Path,
         age: u64,
         change: impl FnOnce(&mut Remembered),
     ) {
-        let job_state = JobState::new(JobUid::new("u"));
-        write_job_state(path, &job_state, Duration::from_secs(600)).unwrap();
+        write_job_state(path, JobState::new(JobUid::new("u")));
         let mut remembered: Remembered = read(path).unwrap();
         let now = u64::try_from(ragent_base::sys::clock::boot_time().as_millis()).unwrap();
         remembered.written = serde_json::from_value(serde_json::json!({
@@ -477,7 +474,7 @@ pub(super) mod tests {
         };
         let closed = JobState { closed: Some(outcome), ..job_state.clone() };
         for written in [first, job_state, closed] {
-            write_job_state(&path, &written, Duration::from_secs(600)).unwrap();
+            write_job_state(&path, written.clone());
             assert_eq!(read_job_state(&path), Some(written));
         }
         fs::write(&path, "{").unwrap();

@@ -4,41 +4,38 @@
 
 use std::{
     net::{IpAddr, SocketAddr, TcpListener},
+    path::PathBuf,
     time::Instant,
 };
 
 use ragent_base::{
-    net::{
-        Reach,
-        port::{PortStore, RegisteredNodes},
-    },
+    net::Reach,
     secret::Credentials,
     spec::{Endpoint, JobSpec, RendezvousMethod},
     sys::{clock, host::ThisHost, system_error::system},
 };
 use ragent_leadership::{
-    fixed::{self, RecoveredState},
+    fixed,
+    replica_file::ReplicaFile,
     state_file::{self, is_first_warning},
 };
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{NodeId, RoundId, RunId},
     message::KnownRound,
-    settings::{JobState, Leases, NodeRange, Settings},
+    settings::{JobState, Leases, NodeRange},
     voter_count::VoterCount,
 };
-use ragent_store::{StoreHandle, StoreThread};
-use tokio::sync::watch;
+use ragent_store::StoreThread;
 use tracing::{info, warn};
 
 use super::{
-    address::{EndpointHere, Unreachable, reachable_here},
+    address::{EndpointHere, Unreachable},
     error::HostOrJoinError,
-    hosted::{self, EndpointPort, OwnCoordinator},
-    node_services::NodeServices,
-    plain_store::plain_store,
+    hosted::{self, kept_for},
+    node_services::{NodePlace, NodePort, NodeServices},
 };
-use crate::node::{destination::Destination, node_id::new_node_id};
+use crate::node::destination::Destination;
 
 /// Hosts the coordinator of `endpoint` on `listener`. Other nodes reach this one at `address`.
 pub(super) fn host(
@@ -49,44 +46,26 @@ pub(super) fn host(
     endpoint: Endpoint,
 ) -> Result<NodeServices, HostOrJoinError> {
     let bound = listener.local_addr().map_err(system("listen"))?;
-    let node_id = new_node_id();
     // Read after the port is bound: see `DeathNotice::deliver`.
-    let recovered = recover(spec, &endpoint);
-    let known_round = recovered.job_state.as_ref().map_or_else(KnownRound::default, known_round_of);
-    let (registered_nodes, registered) = watch::channel(RegisteredNodes::default());
-    let (store_sender, store) = open_store(spec, stores, registered)?;
+    let (state_file, job_state) = recover(spec, &endpoint);
+    let known_round = job_state.as_ref().map_or_else(KnownRound::default, known_round_of);
     let not_here = NotHere { term: known_round.round.term, endpoint: endpoint.to_string() };
-    let (not_here, _) = watch::channel(not_here);
-    let state_file = recovered.state_file.clone();
-    let credentials = spec.credentials.clone();
-    let (journal, exclude_command) = (spec.journal.clone(), spec.exclude_command.clone());
-    let port =
-        EndpointPort { listener, store, credentials, registered_nodes, journal, exclude_command };
-    let begins_at = begins_at(spec.shared.nodes, spec.is_first_start());
-    let own = OwnCoordinator {
-        settings: Settings { begins_at, ..settings(spec, &node_id, VoterCount::One) },
-        endpoint: endpoint.clone(),
-        registered: not_here.clone(),
-    };
-    let (hosted, server) = hosted::host(port, own, fixed::start(recovered), None)?;
+    let reach = Reach::of_endpoint(&endpoint, address);
+    let place = NodePlace { listener, endpoint, address, reach };
+    let services = NodeServices::start(spec, stores, place, |node| {
+        let NodePort { port, mut own, dialed, .. } = node;
+        own.registered.send_replace(not_here);
+        own.settings.voter_count = VoterCount::One;
+        own.settings.begins_at = begins_at(spec.shared.nodes, spec.is_first_start());
+        let kept = kept_for(spec.shared.nodes, spec.shared.timeouts);
+        let file = state_file.clone().map(|path| ReplicaFile::new(path, kept));
+        let (hosted, server) = hosted::host(port, own, fixed::start(file, job_state), None)?;
+        Ok((hosted, server, Destination::endpoint(dialed.clone(), dialed)))
+    })?;
+    let endpoint = &services.name;
     info!(%endpoint, run_id = %spec.run_id, nodes = %spec.shared.nodes, "coordinating the job");
     warn_if_open(spec, bound);
-    let here = Endpoint { host: reachable_here(bound).to_string(), port: bound.port() };
-    Ok(NodeServices {
-        reach: Reach::of_endpoint(&endpoint, address),
-        destination: Destination::endpoint(here.clone(), here),
-        name: endpoint.to_string(),
-        address: Some(address),
-        port: bound.port(),
-        node_id,
-        known_round,
-        state_file,
-        not_here,
-        hosted: Some(hosted),
-        store_sender,
-        server,
-        search_responder: None,
-    })
+    Ok(NodeServices { known_round, state_file, ..services })
 }
 
 /// Returns the address by which others reach this host, if its endpoint resolves to `resolved`.
@@ -139,24 +118,24 @@ pub fn warn_of_open_port(credentials: &Credentials, run_id: &RunId, bound: Socke
     );
 }
 
-/// Reads the state of an earlier coordinator and the death notice of its host.
-fn recover(spec: &JobSpec, endpoint: &Endpoint) -> RecoveredState {
+/// Returns the state file of the job, and the state of an earlier coordinator with the death notice of its host.
+fn recover(spec: &JobSpec, endpoint: &Endpoint) -> (Option<PathBuf>, Option<JobState>) {
     let path = match spec.rendezvous {
-        RendezvousMethod::Standalone => return RecoveredState::default(),
+        RendezvousMethod::Standalone => return (None, None),
         RendezvousMethod::Endpoint { .. }
         | RendezvousMethod::Voters(_)
         | RendezvousMethod::Etcd(_)
         | RendezvousMethod::Search(_)
         | RendezvousMethod::Static { .. } => state_file::job_state_path(&spec.run_id, endpoint),
     };
-    let mut recovered = RecoveredState::from_file(path.clone());
-    if let Some(job_state) = &mut recovered.job_state
+    let mut job_state = state_file::read_job_state(&path);
+    if let Some(job_state) = &mut job_state
         && state_file::has_death_notice(&path, job_state)
         && let Some(node) = confirm_dead(job_state)
     {
         info!(%node, "the previous host's agent and all of its processes have ended");
     }
-    recovered
+    (Some(path), job_state)
 }
 
 /// Notes that no process of the previous host is left. Returns its node id if that is new.
@@ -180,47 +159,6 @@ fn known_round_of(job_state: &JobState) -> KnownRound {
 /// lease. Their agents can register here meanwhile, because the port already listens.
 pub(crate) fn begins_at(nodes: NodeRange, is_first_start: bool) -> Option<Instant> {
     (!is_first_start).then(|| clock::now() + Leases::default().for_nodes(nodes).coordinator)
-}
-
-/// Returns the settings of a coordinator in the process of this node.
-pub(super) fn settings(spec: &JobSpec, node_id: &NodeId, voter_count: VoterCount) -> Settings {
-    Settings {
-        run_id: spec.run_id.clone(),
-        coordinator: node_id.to_string(),
-        host: Some(node_id.clone()),
-        shared: Some(spec.shared),
-        // The leadership knows them.
-        voters: Vec::new(),
-        voter_count,
-        keeps_charges: ThisHost.service_dir().is_some(),
-        leases: Leases::default(),
-        begins_at: None,
-    }
-}
-
-/// The sender of the stores that a port serves.
-type PortStoreSender = watch::Sender<Option<StoreHandle>>;
-
-/// Opens the store that the endpoint's port serves. If each round has its own store, returns the sender for it.
-fn open_store(
-    spec: &JobSpec,
-    stores: &StoreThread,
-    registered_nodes: watch::Receiver<RegisteredNodes>,
-) -> Result<(Option<PortStoreSender>, Option<PortStore>), HostOrJoinError> {
-    match spec.rendezvous {
-        // The worker stores of this node open a store for each round.
-        RendezvousMethod::Static { .. } => {
-            let (store_sender, store) = watch::channel(None);
-            Ok((Some(store_sender), Some(store)))
-        }
-        RendezvousMethod::Standalone
-        | RendezvousMethod::Endpoint { .. }
-        | RendezvousMethod::Voters(_)
-        | RendezvousMethod::Etcd(_)
-        | RendezvousMethod::Search(_) => {
-            Ok((None, plain_store(stores, registered_nodes, &spec.credentials)?))
-        }
-    }
 }
 
 #[cfg(test)]

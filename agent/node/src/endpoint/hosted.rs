@@ -32,16 +32,14 @@ use ragent_coordinator::{
 use ragent_election::election::{self, timers::Timers};
 use ragent_leadership::{
     Commands, Leadership, RunningLeadership, StateNeed, Stored,
+    replica_file::{self, ReplicaFile},
     state_file::{self, EndedJobs},
-    voters::{
-        self, VoterSpec,
-        replica_file::{self, ReplicaFile},
-    },
+    voters::{self, VoterSpec},
 };
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{NodeId, VoterAddress, VoterId},
-    settings::Settings,
+    settings::{Leases, NodeRange, Settings, Timeouts},
 };
 use tokio::{
     sync::{mpsc, watch},
@@ -65,7 +63,7 @@ pub struct Hosted {
 /// The state file of a voter, and the task that writes it.
 pub struct StateFile {
     task: JoinHandle<()>,
-    path: PathBuf,
+    file: Arc<ReplicaFile>,
     /// The jobs of this name that have ended.
     ended: EndedJobs,
 }
@@ -153,14 +151,11 @@ pub fn host_voter(
     let is_new = stored.is_none();
     let mut stored = stored.unwrap_or_default();
     let voter = *stored.voter.get_or_insert_with(|| VoterId(rand::random()));
-    let kept_file = state_file.clone();
-    // A slow disk must not delay the start. Files that remain are removed next time.
-    drop(tokio::task::spawn_blocking(move || state_file::clean(&kept_file)));
     let job_state = stored.replica.job_state.as_ref();
     info!(%endpoint, run_id = %run_id, round = job_state.map_or(0, |job_state| job_state.round.0), "voter started");
     let address = VoterAddress::new(endpoint.to_string());
-    let replica_file = Arc::new(ReplicaFile::new(state_file.clone(), kept));
-    let own_file = Arc::clone(&replica_file);
+    let file = Arc::new(ReplicaFile::new(state_file, kept));
+    let own_file = Arc::clone(&file);
     let ended = EndedJobs::of(&run_id, kept);
     let ended_before = ended.read();
     let record_end = ended.clone();
@@ -191,9 +186,14 @@ pub fn host_voter(
         credentials: port.credentials.clone(),
     })
     .map_err(system("start a thread"))?;
-    let task = replica_file::keep(replica_file, running.leadership.stored.clone());
-    let file = StateFile { task: tokio::spawn(task), path: state_file, ended };
+    let task = replica_file::keep(Arc::clone(&file), running.leadership.stored.clone());
+    let file = StateFile { task: tokio::spawn(task), file, ended };
     host(port, own, running, Some(file))
+}
+
+/// Returns the time that agents may wait for the next leader: a lease and the join timeout. After that, the stored state is useless.
+pub fn kept_for(nodes: NodeRange, timeouts: Timeouts) -> Duration {
+    timeouts.join.saturating_add(Leases::default().for_nodes(nodes).coordinator)
 }
 
 /// Returns false if the state file belongs to a voter at another endpoint. For example, two containers share a state folder. Two processes
@@ -342,14 +342,15 @@ impl Hosted {
         if !coordinator.is_finished() {
             let _ = coordinator.await;
         }
-        let Some(StateFile { task, path, ended }) = file else { return };
+        let Some(StateFile { task, file, ended }) = file else { return };
         let _ = task.await;
         // If no member could replace this voter, the others may need it for a majority.
         let is_needed = how == HostEnd::Left && need == StateNeed::Needed;
         if how == HostEnd::Other || is_needed {
             return;
         }
-        forget(&path).await;
+        // If the job continues, other voters have its state.
+        let _ = tokio::task::spawn_blocking(move || file.remove()).await;
         if let StateNeed::Ended(job) = need {
             // Other hosts may still have a state file of the job.
             let _ = tokio::task::spawn_blocking(move || ended.add(&job)).await;
@@ -388,12 +389,6 @@ impl Hosted {
             _ = self.leadership.superseded() => {}
         }
     }
-}
-
-/// Removes the state file. If the job continues, other voters have its state.
-async fn forget(state_file: &Path) {
-    let path = state_file.to_owned();
-    let _ = tokio::task::spawn_blocking(move || state_file::forget(&path)).await;
 }
 
 /// Returns true if a coordinator counts `node`, or if it has ended.

@@ -9,31 +9,25 @@ use std::{
 };
 
 use ragent_base::{
-    net::{self, port::RegisteredNodes},
+    net,
     spec::{Endpoint, EtcdSpec, JobSpec},
     sys::{clock, system_error::system},
 };
 use ragent_core::limits::WAIT_REPEAT;
 use ragent_election::claim;
 use ragent_leadership::etcd::{self, CandidateSpec, EtcdClient, EtcdError};
-use ragent_proto::convert::NotHere;
-use ragent_rendezvous::{ids::RunId, jitter::Pauses, message::KnownRound, voter_count::VoterCount};
+use ragent_rendezvous::{ids::RunId, jitter::Pauses, voter_count::VoterCount};
 use ragent_store::StoreThread;
-use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::{
-    address::{member_reach, reachable_here},
+    address::member_reach,
     error::{HostOrJoinError, LocateError},
-    host::{settings, warn_if_open},
-    hosted::{self, EndpointPort, OwnCoordinator},
-    node_services::NodeServices,
-    plain_store::plain_store,
+    host::warn_if_open,
+    hosted,
+    node_services::{NodePlace, NodePort, NodeServices},
 };
-use crate::{
-    endpoint::limits,
-    node::{destination::Destination, node_id::new_node_id},
-};
+use crate::{endpoint::limits, node::destination::Destination};
 
 /// Takes part in a job with a leader in `etcd`. `waits` receives the reason for waiting whenever it changes.
 ///
@@ -54,47 +48,26 @@ pub(super) async fn take_part(
     warn_if_open(spec, bound);
     let host = spec.local_addr.clone().unwrap_or_else(|| address.to_string());
     let endpoint = Endpoint { host, port: bound.port() };
-    let node_id = new_node_id();
-    let running = etcd::start(CandidateSpec {
-        etcd: etcd.clone(),
-        run_id: spec.run_id.clone(),
-        settings: claim::ClaimSettings {
-            process: node_id.clone(),
-            endpoint: endpoint.to_string(),
-            timers: claim::ClaimTimers::for_nodes(spec.shared.nodes),
-            seed: rand::random(),
-        },
-    })
-    .map_err(system("start a thread"))?;
-    info!(%endpoint, run_id = %spec.run_id, %etcd, "looking for the coordinator in etcd");
-    let (registered_nodes, registered) = watch::channel(RegisteredNodes::default());
-    let credentials = spec.credentials.clone();
-    let store = plain_store(stores, registered, &credentials)?;
-    let (journal, exclude_command) = (spec.journal.clone(), spec.exclude_command.clone());
-    let port =
-        EndpointPort { listener, store, credentials, registered_nodes, journal, exclude_command };
-    let not_here = watch::Sender::new(NotHere::unknown());
-    let own = OwnCoordinator {
-        settings: settings(spec, &node_id, VoterCount::One),
-        endpoint: endpoint.clone(),
-        registered: not_here.clone(),
-    };
-    let (hosted, server) = hosted::host(port, own, running, None)?;
-    let here = Endpoint { host: reachable_here(bound).to_string(), port: bound.port() };
-    Ok(NodeServices {
-        destination: Destination::etcd(etcd, endpoint.clone(), here, hosted.leadership()),
-        name: endpoint.to_string(),
-        reach,
-        address: Some(address),
-        port: bound.port(),
-        node_id,
-        known_round: KnownRound::default(),
-        state_file: None,
-        not_here,
-        hosted: Some(hosted),
-        store_sender: None,
-        server,
-        search_responder: None,
+    let place = NodePlace { listener, endpoint, address, reach };
+    NodeServices::start(spec, stores, place, |node| {
+        let NodePort { port, mut own, process, dialed } = node;
+        own.settings.voter_count = VoterCount::One;
+        let endpoint = own.endpoint.clone();
+        let running = etcd::start(CandidateSpec {
+            etcd: etcd.clone(),
+            run_id: spec.run_id.clone(),
+            settings: claim::ClaimSettings {
+                process,
+                endpoint: endpoint.to_string(),
+                timers: claim::ClaimTimers::for_nodes(spec.shared.nodes),
+                seed: rand::random(),
+            },
+        })
+        .map_err(system("start a thread"))?;
+        info!(%endpoint, run_id = %spec.run_id, %etcd, "looking for the coordinator in etcd");
+        let (hosted, server) = hosted::host(port, own, running, None)?;
+        let destination = Destination::etcd(etcd, endpoint, dialed, hosted.leadership());
+        Ok((hosted, server, destination))
     })
 }
 

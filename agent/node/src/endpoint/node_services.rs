@@ -1,17 +1,20 @@
 //! Bundles the services that a node has on its port, and the endpoint of its coordinator.
 
 use std::{
-    net::IpAddr,
+    net::{IpAddr, TcpListener},
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use ragent_base::{
-    net::Reach,
+    net::{
+        Reach,
+        port::{PortStore, RegisteredNodes},
+    },
     report::{measures::NodeMeasures, news::round_lines::RoundLines, telemetry::Log},
-    spec::{JobSpec, RendezvousMethod},
-    sys::{host::ThisHost, memory},
+    spec::{Endpoint, JobSpec, RendezvousMethod},
+    sys::{host::ThisHost, memory, system_error::system},
 };
 use ragent_coordinator::metrics::MetricsPage;
 use ragent_core::{
@@ -24,20 +27,25 @@ use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::NodeId,
     message::{KnownRound, NodeDescription},
-    settings::Leases,
+    settings::{Leases, Settings},
 };
-use ragent_store::StoreHandle;
+use ragent_store::{StoreHandle, StoreThread};
 use tokio::sync::watch;
 
 use super::{
-    address::store_reach,
-    hosted::Hosted,
+    address::{reachable_here, store_reach},
+    error::HostOrJoinError,
+    hosted::{EndpointPort, Hosted, OwnCoordinator},
+    plain_store::plain_store,
     search::driver::{Search, SearchResponder},
     server::Server,
 };
 use crate::{
     memory::{MemoryService, MemoryServiceSettings},
-    node::{destination::Destination, driver::AgentSpec, worker_stores::StorePortMode},
+    node::{
+        destination::Destination, driver::AgentSpec, node_id::new_node_id,
+        worker_stores::StorePortMode,
+    },
 };
 
 /// The services of a node on its port, and the endpoint of its coordinator.
@@ -65,7 +73,78 @@ pub struct NodeServices {
     pub(super) search_responder: Option<SearchResponder>,
 }
 
+/// The port of a node that may lead its job, and how others reach it.
+pub(super) struct NodePlace {
+    pub(super) listener: TcpListener,
+    /// The endpoint at which others reach this process.
+    pub(super) endpoint: Endpoint,
+    /// The address that its node registers with.
+    pub(super) address: IpAddr,
+    pub(super) reach: Reach,
+}
+
+/// A node that may lead its job, before its port is served.
+pub(super) struct NodePort {
+    pub(super) port: EndpointPort,
+    pub(super) own: OwnCoordinator,
+    /// The name of this agent process in its job.
+    pub(super) process: NodeId,
+    /// The endpoint, as this process reaches it.
+    pub(super) dialed: Endpoint,
+}
+
+/// The part of a node that may lead, the port that it is served on, and the destination of its agent.
+type Leading = (Hosted, Server, Destination);
+
 impl NodeServices {
+    /// Starts the services of a node that may lead. `lead` starts the part that leads.
+    pub(super) fn start(
+        spec: &JobSpec,
+        stores: &StoreThread,
+        place: NodePlace,
+        lead: impl FnOnce(NodePort) -> Result<Leading, HostOrJoinError>,
+    ) -> Result<Self, HostOrJoinError> {
+        let NodePlace { listener, endpoint, address, reach } = place;
+        let bound = listener.local_addr().map_err(system("listen"))?;
+        let node_id = new_node_id();
+        let (registered_nodes, registered) = watch::channel(RegisteredNodes::default());
+        let (store_sender, store) = open_store(spec, stores, registered)?;
+        let not_here = watch::Sender::new(NotHere::unknown());
+        let name = endpoint.to_string();
+        let (hosted, server, destination) = lead(NodePort {
+            port: EndpointPort {
+                listener,
+                store,
+                credentials: spec.credentials.clone(),
+                registered_nodes,
+                journal: spec.journal.clone(),
+                exclude_command: spec.exclude_command.clone(),
+            },
+            own: OwnCoordinator {
+                settings: settings(spec, &node_id),
+                endpoint,
+                registered: not_here.clone(),
+            },
+            process: node_id.clone(),
+            dialed: Endpoint { host: reachable_here(bound).to_string(), port: bound.port() },
+        })?;
+        Ok(Self {
+            name,
+            reach,
+            destination,
+            address: Some(address),
+            port: bound.port(),
+            node_id,
+            known_round: KnownRound::default(),
+            state_file: None,
+            not_here,
+            hosted: Some(hosted),
+            store_sender,
+            server,
+            search_responder: None,
+        })
+    }
+
     /// Continues `search` for other agents that search for the endpoint.
     pub(super) fn answer_searching_agents(&mut self, search: Search) {
         let known = self.not_here.subscribe();
@@ -205,6 +284,47 @@ impl NodeServices {
     pub fn stop(self) {
         self.server.stop();
         drop(self.search_responder);
+    }
+}
+
+/// Returns the settings of a coordinator in the process of this node.
+fn settings(spec: &JobSpec, node_id: &NodeId) -> Settings {
+    Settings {
+        run_id: spec.run_id.clone(),
+        coordinator: node_id.to_string(),
+        host: Some(node_id.clone()),
+        shared: Some(spec.shared),
+        // The leadership knows them.
+        voters: Vec::new(),
+        voter_count: spec.voters,
+        keeps_charges: ThisHost.service_dir().is_some(),
+        leases: Leases::default(),
+        begins_at: None,
+    }
+}
+
+/// The sender of the stores that a port serves.
+type PortStoreSender = watch::Sender<Option<StoreHandle>>;
+
+/// Opens the store that the endpoint's port serves. If each round has its own store, returns the sender for it.
+fn open_store(
+    spec: &JobSpec,
+    stores: &StoreThread,
+    registered_nodes: watch::Receiver<RegisteredNodes>,
+) -> Result<(Option<PortStoreSender>, Option<PortStore>), HostOrJoinError> {
+    match spec.rendezvous {
+        // The worker stores of this node open a store for each round.
+        RendezvousMethod::Static { .. } => {
+            let (store_sender, store) = watch::channel(None);
+            Ok((Some(store_sender), Some(store)))
+        }
+        RendezvousMethod::Standalone
+        | RendezvousMethod::Endpoint { .. }
+        | RendezvousMethod::Voters(_)
+        | RendezvousMethod::Etcd(_)
+        | RendezvousMethod::Search(_) => {
+            Ok((None, plain_store(stores, registered_nodes, &spec.credentials)?))
+        }
     }
 }
 

@@ -9,37 +9,31 @@ use std::{
     fmt, io,
     net::{IpAddr, SocketAddr, TcpListener},
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use ragent_base::{
-    net::{self, Reach, port::RegisteredNodes},
+    net::{self, Reach},
     spec::{Endpoint, JobSpec, SearchSpec, VoterList},
     sys::{clock, host::ThisHost, port_holder, system_error::system},
 };
 use ragent_core::limits::WAIT_REPEAT;
 use ragent_election::election::timers::Timers;
 use ragent_leadership::{Stored, state_file};
-use ragent_proto::convert::NotHere;
-use ragent_rendezvous::{ids::RunId, message::KnownRound, settings::Leases};
+use ragent_rendezvous::ids::RunId;
 use ragent_store::StoreThread;
-use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::{
     address::{member_reach, reachable_here},
     error::{HostOrJoinError, LocateError},
-    host::{announced_address, settings, warn_if_open},
-    hosted::{EndpointPort, HostedVoterSpec, OwnCoordinator, host_voter},
+    host::{announced_address, warn_if_open},
+    hosted::{HostedVoterSpec, host_voter, kept_for},
     identity,
-    node_services::NodeServices,
-    plain_store::plain_store,
+    node_services::{NodePlace, NodePort, NodeServices},
     voter_secrets,
 };
-use crate::{
-    endpoint::limits,
-    node::{destination::Destination, node_id::new_node_id},
-};
+use crate::{endpoint::limits, node::destination::Destination};
 
 /// The first voters of a job, as an agent knows them at its start.
 pub(super) struct FirstVoters {
@@ -244,23 +238,15 @@ pub(super) fn vote(
     let address = announced_address(spec, &endpoint, resolved);
     let bound = listener.local_addr().map_err(system("listen"))?;
     warn_if_open(spec, bound);
-    let here = Endpoint { host: reachable_here(bound).to_string(), port: bound.port() };
     let state_file = if first.are_found {
         // The next agent of this machine may not be a first voter.
         state_file::member_path(&spec.run_id, &first.name, bound.port())
     } else {
         state_file::voter_path(&spec.run_id, &endpoint)
     };
-    let place = VoterPlace {
-        listener,
-        state_file,
-        reach: Reach::of_endpoint(&endpoint, address),
-        source: source(resolved),
-        address,
-        dialed: here,
-        endpoint,
-    };
-    serve(spec, first, stores, place)
+    let reach = Reach::of_endpoint(&endpoint, address);
+    let place = NodePlace { listener, endpoint, address, reach };
+    serve(spec, first, stores, place, (state_file, source(resolved)))
 }
 
 /// Starts the services of a member. It becomes a voter when one is lost. It may have been a voter before.
@@ -276,92 +262,45 @@ pub(super) async fn join(
     let address = own_address(spec, first, &state_file, bound).await;
     let host = spec.local_addr.clone().unwrap_or_else(|| address.to_string());
     let endpoint = Endpoint { host, port: bound.port() };
-    let here = Endpoint { host: reachable_here(bound).to_string(), port: bound.port() };
     if !first.endpoints.contains(&endpoint) {
         info!(voters = %first, run_id = %spec.run_id, "this agent is not one of the first voters");
     }
-    let place = VoterPlace {
-        listener,
-        state_file,
-        reach: Reach::of(bound.ip()),
-        source: source(address),
-        address,
-        dialed: here,
-        endpoint,
-    };
-    serve(spec, first, stores, place)
+    let place = NodePlace { listener, endpoint, address, reach: Reach::of(bound.ip()) };
+    serve(spec, first, stores, place, (state_file, source(address)))
 }
 
-/// The port and the addresses of a voter.
-struct VoterPlace {
-    listener: TcpListener,
-    /// The endpoint at which others reach this process.
-    endpoint: Endpoint,
-    /// The same port, as this process reaches it.
-    dialed: Endpoint,
-    /// The address that its node registers with.
-    address: IpAddr,
-    /// The source address of connections to other voters.
-    source: Option<IpAddr>,
-    reach: Reach,
-    state_file: PathBuf,
-}
-
-/// Starts the services of an agent with a voter.
+/// Starts the services of an agent with a voter. Its connections to other voters come from `source`.
 fn serve(
     spec: &JobSpec,
     first: &FirstVoters,
     stores: &StoreThread,
-    place: VoterPlace,
+    place: NodePlace,
+    (state_file, source): (PathBuf, Option<IpAddr>),
 ) -> Result<NodeServices, HostOrJoinError> {
-    let VoterPlace { listener, endpoint, dialed, address, source, reach, state_file } = place;
-    let node_id = new_node_id();
-    let port = dialed.port;
-    let listed = first.endpoints.clone();
-    let not_here = watch::Sender::new(NotHere::unknown());
-    let (registered_nodes, registered) = watch::channel(RegisteredNodes::default());
-    let credentials = spec.credentials.clone();
-    let store = plain_store(stores, registered, &credentials)?;
-    let (journal, exclude_command) = (spec.journal.clone(), spec.exclude_command.clone());
-    let endpoint_port =
-        EndpointPort { listener, store, credentials, registered_nodes, journal, exclude_command };
-    let own = OwnCoordinator {
-        settings: settings(spec, &node_id, spec.voters),
-        endpoint: endpoint.clone(),
-        registered: not_here.clone(),
-    };
-    let voter = HostedVoterSpec {
-        listed: listed.clone(),
-        is_list_common: !first.are_found,
-        state_file,
-        process: node_id.clone(),
-        timers: Timers::for_nodes(spec.shared.nodes),
-        source,
-        kept: kept_for(spec.shared.timeouts.join),
-        is_first_start: spec.is_first_start(),
-    };
-    let (hosted, server) = host_voter(endpoint_port, own, voter)?;
-    let own = (endpoint, dialed);
-    let leadership = hosted.leadership();
-    // At first they are from the state file.
-    let known = leadership.stored.borrow().voters_of_job();
-    let known = known.iter().filter_map(|voter| voter.as_str().parse().ok()).collect();
-    Ok(NodeServices {
-        destination: Destination::voters(listed, known, first.to_string(), own, rand::random())
-            .with_leader(leadership.leader.clone()),
-        name: first.to_string(),
-        reach,
-        address: Some(address),
-        port,
-        node_id,
-        known_round: KnownRound::default(),
-        state_file: None,
-        not_here,
-        hosted: Some(hosted),
-        store_sender: None,
-        server,
-        search_responder: None,
-    })
+    let services = NodeServices::start(spec, stores, place, |node| {
+        let NodePort { port, own, process, dialed } = node;
+        let own_names = (own.endpoint.clone(), dialed);
+        let voter = HostedVoterSpec {
+            listed: first.endpoints.clone(),
+            is_list_common: !first.are_found,
+            state_file,
+            process,
+            timers: Timers::for_nodes(spec.shared.nodes),
+            source,
+            kept: kept_for(spec.shared.nodes, spec.shared.timeouts),
+            is_first_start: spec.is_first_start(),
+        };
+        let (hosted, server) = host_voter(port, own, voter)?;
+        let leadership = hosted.leadership();
+        // At first they are from the state file.
+        let known = leadership.stored.borrow().voters_of_job();
+        let known = known.iter().filter_map(|voter| voter.as_str().parse().ok()).collect();
+        let (listed, leader) = (first.endpoints.clone(), leadership.leader.clone());
+        let destination =
+            Destination::voters(listed, known, first.to_string(), own_names, rand::random());
+        Ok((hosted, server, destination.with_leader(leader)))
+    })?;
+    Ok(NodeServices { name: first.to_string(), ..services })
 }
 
 /// Listens on the port of an earlier process whose voter has left its state file, so that this process continues as that voter. If there is
@@ -416,9 +355,4 @@ async fn reach_of(voters: &[Endpoint]) -> Reach {
 /// Returns the address from which other voters expect connections, if it belongs to this machine.
 pub fn source(resolved: IpAddr) -> Option<IpAddr> {
     (!resolved.is_loopback() && ThisHost.owns(resolved)).then_some(resolved)
-}
-
-/// Returns the time that agents may wait for the next leader: a lease and the join timeout.
-pub fn kept_for(join_timeout: Duration) -> Duration {
-    join_timeout.saturating_add(Leases::default().coordinator)
 }

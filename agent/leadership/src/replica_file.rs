@@ -1,6 +1,8 @@
-//! Writes a voter's copy of the job's state to its state file, which a restarted voter reads.
+//! Writes the state of the job to the state file of a voter, or of a fixed coordinator, which a restarted process reads. No loop waits for the
+//! disk.
 //!
-//! Effects do not wait for the file, because a majority of the voters has the state. A change of the voters is the exception.
+//! Effects of a voter do not wait for the file, because a majority of the voters has the state. A change of the voters is the exception.
+//! Effects of a fixed coordinator wait until [`ReplicaFile::attempted`] has their state.
 
 use std::{
     io,
@@ -10,29 +12,31 @@ use std::{
 };
 
 use ragent_base::sys::clock;
-use ragent_election::election::message::Knowledge;
+use ragent_election::election::message::{Knowledge, Version};
 use tokio::{sync::watch, task::spawn_blocking};
 use tracing::warn;
 
 use crate::{Stored, limits, state_file};
 
-/// The state file of a voter. Two threads write it.
+/// The state file of a voter or a fixed coordinator. Several threads write it.
 #[derive(Debug)]
 pub struct ReplicaFile {
     path: PathBuf,
     /// The time that agents may wait for the next leader.
     kept: Duration,
-    /// The newest state in the file.
-    newest: Mutex<Knowledge>,
+    /// The newest state in the file; `None` after its removal.
+    newest: Mutex<Option<Knowledge>>,
+    attempted: watch::Sender<Version>,
 }
 
 impl ReplicaFile {
     /// Names a file. It need not exist.
     pub fn new(path: PathBuf, kept: Duration) -> Self {
-        Self { path, kept, newest: Mutex::default() }
+        let newest = Mutex::new(Some(Knowledge::default()));
+        Self { path, kept, newest, attempted: watch::Sender::default() }
     }
 
-    /// Writes a state, unless the file has a newer one.
+    /// Writes a state, unless the file has a newer one or was removed.
     ///
     /// # Errors
     ///
@@ -40,12 +44,24 @@ impl ReplicaFile {
     pub fn write(&self, stored: &Stored) -> io::Result<()> {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         let knowledge = stored.replica.knowledge();
-        if knowledge < *newest {
+        if newest.is_none_or(|newest| knowledge < newest) {
             return Ok(());
         }
         state_file::write_copy(&self.path, stored, self.kept)?;
-        *newest = knowledge;
+        *newest = Some(knowledge);
         Ok(())
+    }
+
+    /// Removes the file after the current write has ended. It is not written again.
+    pub fn remove(&self) {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        *newest = None;
+        state_file::forget(&self.path);
+    }
+
+    /// Returns the version of the newest state that [`keep`] has tried to write.
+    pub(crate) fn attempted(&self) -> watch::Receiver<Version> {
+        self.attempted.subscribe()
     }
 
     /// Removes the content of a file that could not be written. Returns true if it is gone.
@@ -54,23 +70,14 @@ impl ReplicaFile {
     }
 }
 
-/// Writes each change of `stored`, until the voter ends.
+/// Writes each change of `stored`, until the process that leads or votes ends. Of the states that arrive during a write, only the newest is
+/// written.
 pub async fn keep(file: Arc<ReplicaFile>, mut stored: watch::Receiver<Stored>) {
+    let own = file.path.clone();
+    // A slow disk must not delay the first write. Files that remain are removed next time.
+    drop(spawn_blocking(move || state_file::clean(&own)));
     let mut is_reported = false;
     loop {
-        let (to, state) = (Arc::clone(&file), stored.borrow_and_update().clone());
-        let written = spawn_blocking(move || to.write(&state)).await;
-        match written.unwrap_or_else(|error| Err(io::Error::other(error))) {
-            Ok(()) => is_reported = false,
-            Err(error) if !is_reported => {
-                is_reported = true;
-                warn!(
-                    path = %file.path.display(), %error,
-                    "failed to write the state of the job; this voter will not know it after a restart"
-                );
-            }
-            Err(_) => {}
-        }
         // Written again even without a change, so that the age of the file stays small.
         let touch_at = clock::now() + limits::STATE_FILE_INTERVAL;
         tokio::select! {
@@ -81,6 +88,21 @@ pub async fn keep(file: Arc<ReplicaFile>, mut stored: watch::Receiver<Stored>) {
             }
             () = clock::until(Some(touch_at)) => {}
         }
+        let (to, state) = (Arc::clone(&file), stored.borrow_and_update().clone());
+        let version = state.replica.version;
+        let written = spawn_blocking(move || to.write(&state)).await;
+        match written.unwrap_or_else(|error| Err(io::Error::other(error))) {
+            Ok(()) => is_reported = false,
+            Err(error) if !is_reported => {
+                is_reported = true;
+                warn!(
+                    path = %file.path.display(), %error,
+                    "failed to write the state of the job; this process will not know it after a restart"
+                );
+            }
+            Err(_) => {}
+        }
+        file.attempted.send_replace(version);
     }
 }
 
@@ -128,6 +150,25 @@ mod tests {
         );
         file.write(&stored(1)).unwrap();
         assert_eq!(state_file::read_copy(&path), Some(read), "an older state came later");
+        file.remove();
+        file.write(&stored(3)).unwrap();
+        assert!(!path.exists(), "a removed file is written again");
+    }
+
+    /// The file is rewritten at intervals, so that its age stays small.
+    #[tokio::test(start_paused = true)]
+    async fn file_is_kept_young() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("job.json");
+        let file = Arc::new(ReplicaFile::new(path.clone(), Duration::from_secs(600)));
+        let mut written = file.attempted();
+        let (sender, receiver) = watch::channel(Stored::default());
+        tokio::spawn(keep(Arc::clone(&file), receiver));
+        sender.send_replace(stored(1));
+        written.changed().await.unwrap();
+        std::fs::remove_file(&path).unwrap();
+        written.changed().await.unwrap();
+        assert!(state_file::read_copy(&path).is_some());
     }
 
     /// The file of a job without a leader expires, even if restarted processes keep writing it.
@@ -163,8 +204,9 @@ mod tests {
     fn file_of_a_sole_coordinator_is_no_copy() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("job.json");
-        let job_state = JobState::new(JobUid::new("u"));
-        state_file::write_job_state(&path, &job_state, Duration::from_secs(600)).unwrap();
+        let file = ReplicaFile::new(path.clone(), Duration::from_secs(600));
+        file.write(&Stored { voter: None, ..stored(1) }).unwrap();
+        assert!(state_file::read_job_state(&path).is_some());
         assert_eq!(state_file::read_copy(&path), None);
     }
 }
