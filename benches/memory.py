@@ -27,8 +27,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from elastic import Launcher, Worker, since
+from namespaces import in_node, network
 from standby import ENV, HANG_TIMEOUT_S, TrainingJob, wait
-from store_access import in_node, network
 from table import Column, Table
 
 MEMORY_WORKER = Path(__file__).resolve().with_name("memory_worker.py")
@@ -65,7 +65,7 @@ def job(ragent, words, per_node, *flags, nodes=1):
     """Starts a job whose workers save in memory."""
     environment = ENV | {"PYTHONPATH": str(MODULE), "GLOO_SOCKET_IFNAME": "lo" if nodes == 1 else "eth0"}
     launcher = Launcher.ragent(ragent, "--log-format", "json", "--hang-timeout", str(HANG_TIMEOUT_S), *flags)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, network(1) if nodes > 1 else nullcontext():
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, network() if nodes > 1 else nullcontext():
         worker = Worker([str(MEMORY_WORKER), *map(str, words)], environment, per_node)
         started = (TrainingJob if nodes == 1 else OnHosts)(launcher, worker, str(nodes), Path(folder))
         try:

@@ -35,7 +35,6 @@ mod job_state;
 mod look;
 mod memory;
 mod notice;
-mod owner_checks;
 mod progress;
 mod settings;
 mod snapshot;

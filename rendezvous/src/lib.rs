@@ -27,7 +27,6 @@
 #![forbid(unsafe_code)]
 
 pub mod account;
-pub mod batch;
 mod checkpoints;
 mod departures;
 pub mod effect;
@@ -47,7 +46,6 @@ pub mod member_reports;
 mod memory;
 pub mod message;
 mod notice_phase;
-mod owner_checks;
 mod phase;
 mod progress;
 mod ranks;

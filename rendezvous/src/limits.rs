@@ -53,19 +53,6 @@ pub const STORE_CLIENTS_MAX: usize = 65_536;
 /// interfaces with two addresses each.
 pub(crate) const STORE_ADDRESSES_MAX: usize = 16;
 
-/// The most addresses at which one member is asked. The newest ones count. One registration may have as
-/// many. A member that registers again during a round may name others each time.
-pub(crate) const CHECKED_ADDRESSES_MAX: usize = 64;
-
-/// The most members at one address that are asked to confirm the user of a connection. Several
-/// agents on one machine see the same sockets. Agents with a shared translated address (NAT) see
-/// none of them, so asking more is useless.
-pub(crate) const ASKED_MEMBERS_MAX: usize = 4;
-
-/// The interval between messages about connections to a store, except full ones. It is short
-/// compared with the start of a round, but the answers of many members share a message.
-pub const OWNER_CHECK_INTERVAL: Duration = Duration::from_millis(5);
-
 /// The most further failures that an outcome lists after the first: enough to show that all nodes
 /// of a switch or a file system failed at once.
 pub const FURTHER_FAILURES_MAX: usize = 16;

@@ -24,7 +24,6 @@ mod looking;
 mod memory_status;
 mod memory_striking;
 mod noticing;
-mod owner_checks;
 mod progressing;
 mod recovering;
 mod refused_clients;
@@ -293,14 +292,6 @@ impl Rendezvous {
                 self.handle_digest(now, &from.node, digest);
                 return;
             }
-            FromNode::CheckOwners(asked) => {
-                self.check_owners(&from.node, &asked);
-                return;
-            }
-            FromNode::CheckedOwners(checked) => {
-                self.collect_answers(now, &from.node, &checked);
-                return;
-            }
             FromNode::Alive { round } => self.record_sign_of_life(&from.node, round),
             FromNode::NodeReport(report) => {
                 debug!(node = %from.node, round = %report.round, state = ?report.state, "report");
@@ -394,7 +385,6 @@ impl Rendezvous {
         while let Some(node) = self.roster.expired(now) {
             self.on_lost(now, &node, EvictReason::Silent);
         }
-        self.send_answers(now);
         self.drop_silent(now);
         self.forgive(now);
         self.roster.grow_up(Some(now));
@@ -410,9 +400,10 @@ impl Rendezvous {
         let forgiven = self.roster.quarantined().first().map(|(at, _)| *at);
         let (until, silent) = (self.grant_until(), self.welcomed.first_until());
         let grown_up = self.roster.young().first().map(|(at, _)| *at);
-        let deadlines =
-            [self.roster.first_lease(), forgiven, grown_up, self.phase_deadline(), until, silent];
-        deadlines.into_iter().chain([self.answers_due(), self.account_due()]).flatten().min()
+        let (lease, phase, account) =
+            (self.roster.first_lease(), self.phase_deadline(), self.account_due());
+        let deadlines = [lease, forgiven, grown_up, phase, until, silent, account];
+        deadlines.into_iter().flatten().min()
     }
 
     /// Returns the next effect to be carried out.

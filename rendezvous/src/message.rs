@@ -17,7 +17,6 @@ mod memory;
 mod node_report;
 mod notice;
 mod outcome;
-mod owner_check;
 mod refusal;
 mod step_progress;
 
@@ -48,7 +47,6 @@ pub use self::{
         Requests, Saved,
     },
     outcome::{DepartedNode, DepartedNodes, Departure, JobResult, Outcome},
-    owner_check::{CheckedOwners, STORE_CONNECTIONS_MAX, StoreConnection, StoreConnections},
     refusal::RefuseReason,
     step_progress::{STEP_MAX, StepProgress, StepSource},
 };
@@ -272,11 +270,6 @@ pub enum FromNode {
     RefusedClients(RefusedClients),
     /// The node does not reach the round's store, which another node serves.
     StoreUnreached(StoreUnreached),
-    /// The round's store, which this node serves, has connections from other members' addresses. Requests
-    /// that the members confirm their users.
-    CheckOwners(StoreConnections),
-    /// The node answers [`ToNode::CheckOwners`].
-    CheckedOwners(CheckedOwners),
     /// The checkpoints in the node's memory.
     MemoryReport(MemoryReport),
     /// The node answers a [`Look`].
@@ -316,10 +309,6 @@ pub enum ToNode {
     Guidance(Guidance),
     /// The store of the node's round has refused clients.
     RefusedClients(RefusedClients),
-    /// Requests that the node confirms the users of connections from its address to its round's store.
-    CheckOwners(StoreConnections),
-    /// The answers of members about connections to the store that this node serves.
-    CheckedOwners(CheckedOwners),
     /// The voters of the job have changed. Contains their addresses.
     Voters(Vec<VoterAddress>),
 }

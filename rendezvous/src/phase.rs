@@ -11,7 +11,6 @@ use crate::{
     looking::Looking,
     message::{Outcome, RestartReason, WorkerFailure},
     notice_phase::NoticePhase,
-    owner_checks::OwnerChecks,
     saved_steps::SavedSteps,
     snapshot::JobLook,
     stalled_round::StalledRound,
@@ -93,8 +92,6 @@ pub(crate) struct Running {
     pub(crate) group: Group,
     /// The time since which nodes have waited, with room for them.
     pub(crate) waiting_since: Option<Instant>,
-    /// The members that can confirm the users of connections to the store; `None` until they are asked.
-    pub(crate) checks: Option<OwnerChecks>,
     /// The newest notice, if there was one.
     pub(crate) notice: Option<NoticePhase>,
     /// The stall of its workers, while they make no progress.

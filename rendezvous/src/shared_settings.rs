@@ -209,9 +209,6 @@ pub enum StoreAccess {
     /// Addresses of the round's members, and on the store's own host the agent's user.
     #[default]
     Members,
-    /// The same, if a member at the address confirms the user of the connection: the client's socket must
-    /// belong to the user of the member's agent.
-    User,
     /// All connections.
     Any,
 }
@@ -220,7 +217,6 @@ impl fmt::Display for StoreAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Members => "members",
-            Self::User => "user",
             Self::Any => "any",
         })
     }

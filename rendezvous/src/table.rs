@@ -156,7 +156,7 @@ impl Table {
 
 /// Returns the addresses from which the workers of `node` reach a store on another machine, the node's own
 /// address first.
-pub(crate) fn reachable(node: &NodeDescription) -> impl Iterator<Item = IpAddr> {
+fn reachable(node: &NodeDescription) -> impl Iterator<Item = IpAddr> {
     let known_by = node.address.parse::<IpAddr>().ok();
     let further = node.addresses.iter().copied();
     let further = further.filter(move |ip| Some(*ip) != known_by && !stays_on_link(*ip));

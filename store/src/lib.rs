@@ -35,4 +35,4 @@ pub mod server;
 pub use engine::Engine;
 
 #[cfg(feature = "net")]
-pub use server::{AdmissionRule, Counters, Options, StoreHandle, StoreThread, Unchecked, listen};
+pub use server::{AdmissionRule, Counters, Options, StoreHandle, StoreThread, listen};

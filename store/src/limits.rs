@@ -118,24 +118,6 @@ pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 #[cfg(feature = "net")]
 pub const KEEPALIVE_PROBES: u32 = 6;
 
-/// Time that a connection waits until its user is confirmed. Clients of torch connect again after a reset.
-#[cfg(feature = "net")]
-pub const OWNER_CHECK_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Most connections from one address that wait until their users are confirmed; a further one is refused. Several
-/// times the number of workers of a host, so only another user of that host reaches it.
-#[cfg(feature = "net")]
-pub const UNCHECKED_PER_ADDRESS_MAX: usize = 1024;
-
-/// Most connections that wait until their users are confirmed, in all; a further one is refused.
-#[cfg(feature = "net")]
-pub const UNCHECKED_MAX: usize = CONNECTIONS_MAX / 2;
-
-/// Messages with answers about such connections that may wait for the store's thread. When full, a
-/// message is lost, and its connections are refused after [`OWNER_CHECK_TIMEOUT`].
-#[cfg(feature = "net")]
-pub const ANSWERS_QUEUED_MAX: usize = 4096;
-
 /// Most refused addresses that a store logs as warnings, or reports. All further refusals are
 /// logged at level `debug`.
 pub const REFUSED_LOGGED_MAX: usize = 16;

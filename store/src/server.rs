@@ -6,14 +6,13 @@
 //! ```text
 //!  StoreThread ── open ──▶ (bounded queue) ──▶ ┌─ thread ────────────────────────────────────┐
 //!  StoreHandle ── admit, close ──▶ (watch) ──▶ │ driver: waits for events                    │
-//!  StoreHandle ─ serve, answer ▶ (bounded queue)│   └─ store: accepts, refuses                │
+//!  StoreHandle ── serve ──▶ (bounded queue) ─▶ │   └─ store: accepts, refuses                │
 //!                                              │       └─ clients: read, execute, write      │
 //!                                              └─────────────────────────────────────────────┘
 //! ```
 //!
 //! Admission is decided once, before a byte is read: see [`AdmissionRule`]. A refused connection is
-//! reset, since the protocol has no message for it; [`Options::refusals`] reports it. A connection whose
-//! user another host must confirm waits, unread, until [`StoreHandle::answer`] names it or it times out.
+//! reset, since the protocol has no message for it; [`Options::refusals`] reports it.
 //!
 //! No handle waits for the thread, except to wait until a store is closed. Names of peers are not
 //! looked up: upstream does so for each connection, and a slow resolver stalls all clients.
@@ -29,7 +28,6 @@ mod owner;
 mod source;
 mod store;
 mod thread;
-mod unchecked;
 
 pub use admission::AdmissionRule;
 pub use counters::Counters;
@@ -38,4 +36,3 @@ pub use listen::listen;
 pub use owner::fuzzing::sock_diag;
 pub use owner::{Owner, Owners};
 pub use thread::{OpenError, Options, ServeError, StoreHandle, StoreThread};
-pub use unchecked::Unchecked;

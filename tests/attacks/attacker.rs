@@ -98,7 +98,6 @@ pub(crate) fn registration(node_id: &str, address: &str, agent_port: u32) -> v1:
             fixed_ranks: false,
             node_unit: 1,
             store_access_any: false,
-            store_access_user: false,
             no_progress_limit: 3,
             ..v1::SharedSettings::default()
         }),

@@ -1,7 +1,5 @@
 //! Attacks the stores of a job, by reading and writing.
 
-use std::{fs, os::unix::fs::PermissionsExt, thread};
-
 use crate::{
     attacker::{OTHER, python},
     victim::{ATTACKER, Victim},
@@ -58,6 +56,8 @@ fn store_from_no_members_address() {
     let Some(mut victim) = Victim::new("addr") else { return };
     let port = victim.store_port;
     assert_eq!(ping(&victim, 2, 0, "10.77.0.1", port), "pong");
+    // Another user of a member's host is admitted, as docs/security.md says.
+    assert_eq!(ping(&victim, 2, OTHER, "10.77.0.1", port), "pong");
     assert_eq!(ping(&victim, ATTACKER, 0, "10.77.0.1", port), "refused");
     // Every node logs a warning, and the status has one too.
     victim.host.logs("the store of round 1 refused a connection from 10.77.0.3");
@@ -65,80 +65,6 @@ fn store_from_no_members_address() {
     assert_eq!(victim.status()["refused_clients"], serde_json::json!(["10.77.0.3"]));
     let status = victim.printed_status();
     assert!(status.contains("the store of round 1 refused connections from 10.77.0.3"), "{status}");
-    victim.assert_unharmed();
-}
-
-/// With `--store-access user`, another user of a member's host cannot connect to the round's store, which
-/// `members` admits.
-#[test]
-fn store_from_another_uid_of_a_member() {
-    let Some(victim) = Victim::new("member") else { return };
-    assert_eq!(ping(&victim, 2, OTHER, "10.77.0.1", victim.store_port), "pong");
-    drop(victim);
-    let secret = [false, true];
-    for has_secret in secret {
-        let name = if has_secret { "users" } else { "user" };
-        let Some(mut victim) = Victim::with_user_check(name, has_secret) else { return };
-        let port = victim.store_port;
-        for _ in 0..3 {
-            assert_eq!(ping(&victim, 2, 0, "10.77.0.1", port), "pong");
-        }
-        assert_eq!(ping(&victim, 1, 0, "10.77.0.1", port), "pong");
-        for (node, host) in [(1, "127.0.0.1"), (1, "10.77.0.1"), (2, "10.77.0.1")] {
-            assert_eq!(ping(&victim, node, OTHER, host, port), "refused", "{node} {host}");
-        }
-        assert_eq!(ping(&victim, ATTACKER, 0, "10.77.0.1", port), "refused");
-        victim.host.logs("the store of round 1 refused a connection from 10.77.0.2");
-        victim.guest.logs("the store of round 1 refused a connection from 10.77.0.2");
-        victim.assert_unharmed();
-    }
-}
-
-/// With `--store-access user`, a user of a member's host opens connections as fast as it can. That does not keep the host's workers from
-/// the store.
-#[test]
-fn check_is_not_blocked() {
-    let Some(mut victim) = Victim::with_user_check("flood", false) else { return };
-    let port = victim.store_port;
-    let started = victim.path("flooding");
-    let script = format!(
-        "
-import pathlib, resource, socket
-resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
-refused = 0
-while refused < 20000:
-    streams = []
-    for _ in range(100):
-        try:
-            streams.append(socket.create_connection(('10.77.0.1', {port})))
-        except OSError:
-            refused += 1
-    for stream in streams:
-        try:
-            refused += stream.recv(1) == b''
-        except OSError:
-            refused += 1
-    pathlib.Path('{}').touch()
-",
-        started.display()
-    );
-    fs::write(&started, "").unwrap();
-    fs::set_permissions(&started, fs::Permissions::from_mode(0o666)).unwrap();
-    let begun = fs::metadata(&started).unwrap().modified().unwrap();
-    let network = &victim.network;
-    let answers = thread::scope(|scope| {
-        let flood = scope.spawn(|| python(network, 2, OTHER, &script));
-        let is_flooding = || fs::metadata(&started).unwrap().modified().unwrap() > begun;
-        let mut answers = Vec::new();
-        while !flood.is_finished() {
-            if is_flooding() {
-                answers.push(ping(&victim, 2, 0, "10.77.0.1", port));
-            }
-        }
-        flood.join().unwrap();
-        answers
-    });
-    assert!(!answers.is_empty() && answers.iter().all(|answer| answer == "pong"), "{answers:?}");
     victim.assert_unharmed();
 }
 

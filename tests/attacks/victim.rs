@@ -70,16 +70,6 @@ impl Victim {
         may_make_networks().then(|| Self::start(sandbox, name, &flags))
     }
 
-    /// Starts a job whose members confirm the users of the store's clients. Returns `None` if networks cannot be made.
-    pub(crate) fn with_user_check(name: &str, has_secret: bool) -> Option<Self> {
-        let sandbox = Sandbox::new();
-        let mut flags = "--store-access user".to_owned();
-        if has_secret {
-            flags += &format!(" --secret-file {}", make_secret(&sandbox).display());
-        }
-        may_make_networks().then(|| Self::start(sandbox, name, &flags))
-    }
-
     /// Starts a job whose nodes have certificates, and returns their authority too. Returns `None` if networks cannot be made.
     pub(crate) fn certified(name: &str) -> Option<(Self, Authority)> {
         let sandbox = Sandbox::new();

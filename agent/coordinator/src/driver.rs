@@ -336,14 +336,10 @@ impl CoordinatorDriver {
         while let Some(effect) = self.rendezvous.poll_effect() {
             debug!(?effect, "rendezvous");
             match effect {
-                // Leases depend on probes and echoes, so these are never delayed. Messages about clients of the store are not queued here.
+                // Leases depend on probes and echoes, so these are never delayed.
                 Effect::Send {
                     to,
-                    message:
-                        message @ (ToNode::Echo { .. }
-                        | ToNode::Probe { .. }
-                        | ToNode::CheckOwners(_)
-                        | ToNode::CheckedOwners(_)),
+                    message: message @ (ToNode::Echo { .. } | ToNode::Probe { .. }),
                 } => self.streams.send(&to, message),
                 Effect::Record(event) => self.journal.record(&event, self.rendezvous.job_uid()),
                 effect => self.effects.push_back(effect),
@@ -465,11 +461,7 @@ impl CoordinatorDriver {
                 | Input::Journal(_)
                 | Input::Message(
                     _,
-                    FromNode::KeepAlive { .. }
-                        | FromNode::Progress { .. }
-                        | FromNode::Standbys(_)
-                        | FromNode::CheckOwners(_)
-                        | FromNode::CheckedOwners(_)
+                    FromNode::KeepAlive { .. } | FromNode::Progress { .. } | FromNode::Standbys(_)
                 )
         );
         if !is_routine && self.leadership.member().is_some() {

@@ -61,8 +61,7 @@ impl OpenStreams {
         self.open.remove(peer);
     }
 
-    /// Sends a message. A full queue drops the stream, and so does a refusal. Messages about clients of the store are discarded if the
-    /// queue is half full.
+    /// Sends a message. A full queue drops the stream, and so does a refusal.
     pub(super) fn send(&mut self, to: &Peer, message: ToNode) {
         let Some(stream) = self.open.get(to) else {
             return;
@@ -71,11 +70,6 @@ impl OpenStreams {
         if let ToNode::Refuse(reason) = &message {
             let from = stream.from.map(|from| from.ip.to_string()).unwrap_or_default();
             info!(node = %to.node, %from, reason = reason.kind(), "registration refused");
-        }
-        let is_dispensable = matches!(message, ToNode::CheckOwners(_) | ToNode::CheckedOwners(_));
-        if is_dispensable && stream.answers.capacity() <= stream.answers.max_capacity() / 2 {
-            // Clients of the store connect again. All other messages need the rest of the queue.
-            return debug!(node = %to.node, "message about clients of the store discarded: the queue is full");
         }
         publish(&self.registered_nodes, stream.from, &message);
         if let ToNode::Assignment(Assignment::Admit(_)) = message {

@@ -23,7 +23,6 @@ mod local_group;
 mod looks;
 mod memory;
 mod notices;
-mod owner_checks;
 mod reports;
 #[cfg(test)]
 mod tests;
@@ -35,11 +34,10 @@ use std::{
 };
 
 use ragent_rendezvous::{
-    batch::Batch,
     ids::{JobUid, Round, RoundId, Term},
     message::{
         FromNode, JobResult, KnownRound, NodeReport, NodeState, Outcome, RefuseReason,
-        StoreConnection, StoreUnreached, WaitReason, Welcome, WorkerFailure,
+        StoreUnreached, WaitReason, Welcome, WorkerFailure,
     },
     settings::Leases,
 };
@@ -153,8 +151,6 @@ pub struct Agent {
     memory: PartKeeper,
     /// The newest round in which memory went off, as the user knows.
     memory_off_in: RoundId,
-    /// Connections to the store of `round` whose users members must still be asked to confirm.
-    questions: Batch<StoreConnection>,
     effects: VecDeque<Effect>,
 }
 
@@ -187,7 +183,6 @@ impl Agent {
             looks: Looks::default(),
             memory: PartKeeper::new(settings.memory.clone(), settings.seed),
             memory_off_in: RoundId::default(),
-            questions: owner_checks::questions(),
             effects: VecDeque::from([Effect::Local(Action::OpenStore)]),
             settings,
         }
@@ -440,10 +435,9 @@ impl Agent {
         let gives_up = self.gives_up_at();
         let progress = self.progress.quiet_until.filter(|_| self.progress.is_due);
         let standbys = self.standbys.quiet_until.filter(|_| self.standbys.is_due);
-        let questions = self.questions.poll_timeout();
         let (notice, look) = (self.notice_deadline(), self.look_deadline());
         let (gate, memory) = (self.gate.poll_timeout(), self.memory.poll_timeout());
-        let deadlines = [gives_up, progress, standbys, gate, questions, notice, look, memory];
+        let deadlines = [gives_up, progress, standbys, gate, notice, look, memory];
         deadlines.into_iter().flatten().min()
     }
 
@@ -456,7 +450,6 @@ impl Agent {
             self.send_standbys(now);
         }
         self.handle_gate_timeout(now);
-        self.handle_questions_timeout(now);
         self.handle_notice_timeout(now);
         self.handle_look_timeout(now);
         self.change_memory(now, |memory| memory.handle_timeout(now));

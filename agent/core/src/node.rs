@@ -12,9 +12,8 @@ use std::{collections::VecDeque, net::IpAddr, time::Instant};
 use ragent_rendezvous::{
     ids::{JobUid, Round, RoundId, StreamNumber, Term},
     message::{
-        CheckedOwners, Checkpoint, Digest, FromNode, HardwareFact, KnownRound, MemoryReport,
-        NodeReport, Outcome, StandbyCounts, StoreConnection, StoreUnreached, ToNode, Welcome,
-        WorkerFailure,
+        Checkpoint, Digest, FromNode, HardwareFact, KnownRound, MemoryReport, NodeReport, Outcome,
+        StandbyCounts, StoreUnreached, ToNode, Welcome, WorkerFailure,
     },
 };
 
@@ -219,16 +218,12 @@ impl Node {
             | ToNode::HostLeaving
             | ToNode::Guidance(_)
             | ToNode::RefusedClients(_)
-            | ToNode::CheckOwners(_)
-            | ToNode::CheckedOwners(_)
                 if self.link.current() != Some(stream) => {}
             ToNode::Probe { round } => self.agent.handle_probe(round),
             ToNode::Assignment(assignment) => self.agent.handle_assignment(now, assignment),
             ToNode::HostLeaving => self.agent.handle_host_leaving(),
             ToNode::Guidance(guidance) => self.agent.handle_guidance(now, guidance),
             ToNode::RefusedClients(refused) => self.agent.handle_refused_clients(refused),
-            ToNode::CheckOwners(asked) => self.agent.handle_check_owners(asked),
-            ToNode::CheckedOwners(checked) => self.agent.handle_checked_owners(checked),
             // The driver dials them.
             ToNode::Voters(voters) if !voters.is_empty() => self.link.handle_alternatives(),
             ToNode::Voters(_) => {}
@@ -381,21 +376,6 @@ impl Node {
         let counts = self.agent.handle_store_unreached(unreached);
         self.collect(now);
         counts
-    }
-
-    /// Notes that the store which this node serves to `round` has a connection, and that a member must
-    /// confirm its user.
-    pub fn handle_unchecked(&mut self, now: Instant, round: Round, connection: StoreConnection) {
-        self.begin(now);
-        self.agent.handle_unchecked(now, round, connection);
-        self.collect(now);
-    }
-
-    /// Notes the answer about the connections of [`Action::CheckOwners`].
-    pub fn handle_looked_up(&mut self, now: Instant, checked: CheckedOwners) {
-        self.begin(now);
-        self.agent.handle_looked_up(checked);
-        self.collect(now);
     }
 
     /// Notes the workers' progress text.

@@ -9,7 +9,6 @@ pub mod destination;
 pub mod driver;
 mod limits;
 pub mod node_id;
-mod owner_lookup;
 mod proof_of_id;
 mod repeated_signals;
 mod store_path;

@@ -78,10 +78,6 @@ impl TryFrom<v1::AgentMessage> for FromAgent {
             Message::StoreUnreached(unreached) => {
                 Self::Message(FromNode::StoreUnreached(unreached.try_into()?))
             }
-            Message::CheckOwners(asked) => Self::Message(FromNode::CheckOwners(asked.try_into()?)),
-            Message::CheckedOwners(checked) => {
-                Self::Message(FromNode::CheckedOwners(checked.try_into()?))
-            }
             Message::Progress(v1::Progress { text: progress }) => {
                 let text = text(progress, "progress.text", PROGRESS_MAX)?;
                 Self::Message(FromNode::Progress { text })
@@ -126,10 +122,6 @@ impl From<FromAgent> for v1::AgentMessage {
             }
             FromAgent::Message(FromNode::StoreUnreached(unreached)) => {
                 Message::StoreUnreached(unreached.into())
-            }
-            FromAgent::Message(FromNode::CheckOwners(asked)) => Message::CheckOwners(asked.into()),
-            FromAgent::Message(FromNode::CheckedOwners(checked)) => {
-                Message::CheckedOwners(checked.into())
             }
             FromAgent::Message(FromNode::RefusedClients(refused)) => {
                 Message::RefusedClients(refused.into())

@@ -114,8 +114,6 @@ impl From<FromCoordinator> for v1::CoordinatorMessage {
                 ToNode::HostLeaving => Message::HostLeaving(v1::HostLeaving {}),
                 ToNode::Guidance(guidance) => Message::Guidance(guidance.into()),
                 ToNode::RefusedClients(refused) => Message::RefusedClients(refused.into()),
-                ToNode::CheckOwners(asked) => Message::CheckOwners(asked.into()),
-                ToNode::CheckedOwners(checked) => Message::CheckedOwners(checked.into()),
                 ToNode::Voters(voters) => Message::Voters(v1::Voters {
                     endpoints: voters.iter().map(ToString::to_string).collect(),
                 }),
@@ -160,8 +158,6 @@ impl TryFrom<v1::CoordinatorMessage> for FromCoordinator {
             Message::Guidance(guidance) => ToNode::Guidance(guidance.try_into()?),
             Message::HostLeaving(v1::HostLeaving {}) => ToNode::HostLeaving,
             Message::RefusedClients(refused) => ToNode::RefusedClients(refused.try_into()?),
-            Message::CheckOwners(asked) => ToNode::CheckOwners(asked.try_into()?),
-            Message::CheckedOwners(checked) => ToNode::CheckedOwners(checked.try_into()?),
             Message::Voters(v1::Voters { endpoints }) => {
                 ToNode::Voters(voter::addresses(endpoints, "voters.endpoints")?)
             }

@@ -33,7 +33,6 @@ impl From<SharedSettings> for v1::SharedSettings {
             fixed_ranks,
             node_unit: nodes.unit(),
             store_access_any: store_access == StoreAccess::Any,
-            store_access_user: store_access == StoreAccess::User,
             notice_ms: to_millis(notice),
             no_progress_limit,
             hang_auto,
@@ -63,11 +62,9 @@ impl TryFrom<v1::SharedSettings> for SharedSettings {
                 stop_grace: millis(settings.stop_grace_ms, "settings.stop_grace_ms")?,
             },
             fixed_ranks: settings.fixed_ranks,
-            store_access: match (settings.store_access_any, settings.store_access_user) {
-                (false, false) => StoreAccess::Members,
-                (false, true) => StoreAccess::User,
-                (true, false) => StoreAccess::Any,
-                (true, true) => return Err(Malformed::OutOfRange("settings.store_access_any")),
+            store_access: match settings.store_access_any {
+                false => StoreAccess::Members,
+                true => StoreAccess::Any,
             },
             notice: millis(settings.notice_ms, "settings.notice_ms")?,
             no_progress_limit: settings.no_progress_limit,

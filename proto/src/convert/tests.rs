@@ -13,16 +13,15 @@ use ragent_rendezvous::{
     },
     known_job::{KnownJob, Leads},
     message::{
-        Activity, Admission, Assignment, CheckedOwners, Checkpoint, CheckpointId, DepartedNode,
-        DepartedNodes, Departure, Digest, EvictReason, FromNode, GroupLook, Guidance,
-        HARDWARE_FACTS_MAX, HardwareFact, HealthClass, Hung, JobResult, KnownRound, LINE_MAX,
-        Launched, Look, LookPart, MEMORY_BYTES_MAX, MemoryKind, MemoryPlan, MemoryReport,
-        MemoryUnusable, NOTICE_HOSTS_MAX, NOTICE_TEXT_MAX, NodeDescription, NodeNotice, NodeReport,
-        NodeState, Notice, NoticeKind, OomKill, Outcome, PARTS_MAX, Part, PartPlace, PartSources,
-        RefuseReason, RefusedClients, Registration, Replaced, Requests, RestartReason, STEP_MAX,
-        Saved, StandbyCounts, StepProgress, StepSource, StoreConnection, StoreConnections,
-        StoreUnreached, ToNode, Unhealthy, UnusableReason, WaitReason, Welcome, WorkerEnd,
-        WorkerFailure, WorkerLook,
+        Activity, Admission, Assignment, Checkpoint, CheckpointId, DepartedNode, DepartedNodes,
+        Departure, Digest, EvictReason, FromNode, GroupLook, Guidance, HARDWARE_FACTS_MAX,
+        HardwareFact, HealthClass, Hung, JobResult, KnownRound, LINE_MAX, Launched, Look, LookPart,
+        MEMORY_BYTES_MAX, MemoryKind, MemoryPlan, MemoryReport, MemoryUnusable, NOTICE_HOSTS_MAX,
+        NOTICE_TEXT_MAX, NodeDescription, NodeNotice, NodeReport, NodeState, Notice, NoticeKind,
+        OomKill, Outcome, PARTS_MAX, Part, PartPlace, PartSources, RefuseReason, RefusedClients,
+        Registration, Replaced, Requests, RestartReason, STEP_MAX, Saved, StandbyCounts,
+        StepProgress, StepSource, StoreUnreached, ToNode, Unhealthy, UnusableReason, WaitReason,
+        Welcome, WorkerEnd, WorkerFailure, WorkerLook,
     },
     settings::{Leases, NodeRange, SharedSettings, StoreAccess, Timeouts},
     snapshot::{
@@ -191,21 +190,6 @@ fn refused_clients() -> RefusedClients {
     RefusedClients { round: round(), addresses: addresses.to_vec() }
 }
 
-fn store_connections() -> StoreConnections {
-    let clients = ["172.20.0.5:40000", "[2001:db8::5]:1"];
-    let store = "172.20.0.1:29500".parse().unwrap();
-    let connections = (7..).zip(clients).map(|(number, client)| {
-        let client = client.parse().unwrap();
-        StoreConnection { number, client, store }
-    });
-    let connections = connections.collect();
-    StoreConnections { round: round(), connections, is_only_member: true }
-}
-
-fn checked_owners() -> CheckedOwners {
-    CheckedOwners { round: round(), numbers: vec![7, u64::MAX], denied: vec![0] }
-}
-
 fn from_agent() -> Vec<FromAgent> {
     let states = [
         NodeState::Preparing,
@@ -248,8 +232,6 @@ fn from_agent() -> Vec<FromAgent> {
         FromNode::Alive { round: round() },
         FromNode::Goodbye,
         FromNode::RefusedClients(refused_clients()),
-        FromNode::CheckOwners(store_connections()),
-        FromNode::CheckedOwners(checked_owners()),
         FromNode::Progress { text: "step 120".to_owned() },
         FromNode::Standbys(standbys()),
         FromNode::MemoryReport(memory_report()),
@@ -405,8 +387,6 @@ fn from_coordinator() -> Vec<FromCoordinator> {
         ToNode::Guidance(guidance(LookPart::Second, false)),
         ToNode::Voters(vec![VoterAddress::new("n4:29400")]),
         ToNode::RefusedClients(refused_clients()),
-        ToNode::CheckOwners(store_connections()),
-        ToNode::CheckedOwners(checked_owners()),
     ];
     all.extend(notices().map(|notice| {
         let notice = Some(notice);

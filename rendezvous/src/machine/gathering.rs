@@ -237,7 +237,6 @@ impl Rendezvous {
         self.enter(Phase::Running(Running {
             group,
             waiting_since: None,
-            checks: None,
             notice: None,
             stall: None,
             look: None,

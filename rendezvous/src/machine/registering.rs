@@ -189,7 +189,6 @@ impl Rendezvous {
         self.sync(&id);
         self.repeat_refused_clients(&id);
         self.send_guidance(now, &id);
-        self.note_addresses(&id);
     }
 
     /// Welcomes a node, and waits for its report. Forgets an earlier stream of the node.

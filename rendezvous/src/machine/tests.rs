@@ -20,7 +20,6 @@ mod looking;
 mod membership;
 mod memory_striking;
 mod notices;
-mod owner_checks;
 mod persistence;
 mod progressing;
 mod recovery;

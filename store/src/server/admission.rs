@@ -20,10 +20,6 @@ pub enum AdmissionRule {
         /// Addresses of other hosts. Loopback addresses, which every host has, are ignored. Leave
         /// this host's own addresses out, too, as all its users share them.
         addresses: BTreeSet<IpAddr>,
-        /// True if a connection from one of `addresses` must be confirmed by its host as well: it is reported
-        /// to [`Options::unchecked`](super::Options::unchecked), and is served once
-        /// [`StoreHandle::answer`](super::StoreHandle::answer) names it.
-        are_checked: bool,
         /// The users of this host.
         local_uids: BTreeSet<u32>,
         /// Most connections that have not sent their `VALIDATE`; for a further one, the connection
@@ -41,8 +37,6 @@ pub(super) enum Access {
     Refused,
     /// The connection is accepted if it belongs to one of the listed users of this host.
     DependsOnOwner,
-    /// The connection is accepted if another host confirms its user.
-    DependsOnOtherHost,
 }
 
 impl AdmissionRule {
@@ -50,11 +44,11 @@ impl AdmissionRule {
     pub(super) fn canonical(self) -> Self {
         match self {
             Self::Nobody | Self::Anybody => self,
-            Self::Only { addresses, are_checked, local_uids, silent_max } => {
+            Self::Only { addresses, local_uids, silent_max } => {
                 let is_ones_own = |ip: &IpAddr| !ip.is_loopback() && !ip.is_unspecified();
                 let addresses = addresses.into_iter().map(|ip| ip.to_canonical());
                 let addresses = addresses.filter(is_ones_own).collect();
-                Self::Only { addresses, are_checked, local_uids, silent_max }
+                Self::Only { addresses, local_uids, silent_max }
             }
         }
     }
@@ -65,7 +59,6 @@ impl AdmissionRule {
             Self::Nobody => Access::Refused,
             Self::Anybody => Access::Admitted,
             Self::Only { addresses, .. } if !addresses.contains(&peer) => Access::DependsOnOwner,
-            Self::Only { are_checked: true, .. } => Access::DependsOnOtherHost,
             Self::Only { .. } => Access::Admitted,
         }
     }
@@ -99,7 +92,7 @@ mod tests {
     fn only(addresses: &[&str]) -> AdmissionRule {
         let addresses = addresses.iter().map(|text| ip(text)).collect();
         let local_uids = [7].into();
-        AdmissionRule::Only { addresses, are_checked: false, local_uids, silent_max: 1 }.canonical()
+        AdmissionRule::Only { addresses, local_uids, silent_max: 1 }.canonical()
     }
 
     /// Members may be listed with either spelling of their address; other peers are admitted only
@@ -119,20 +112,6 @@ mod tests {
             assert_eq!(AdmissionRule::Nobody.of_address(ip(peer)), Access::Refused);
         }
         assert!(plain.of_user(7) && !plain.of_user(0) && !AdmissionRule::Nobody.of_user(7));
-    }
-
-    /// Only connections from members' addresses can be confirmed.
-    #[test]
-    fn members_may_need_a_check() {
-        let addresses = [ip("10.0.0.1"), ip("127.0.0.1")].into();
-        let local_uids = [7].into();
-        let strict =
-            AdmissionRule::Only { addresses, are_checked: true, local_uids, silent_max: 1 }
-                .canonical();
-        assert_eq!(strict.of_address(ip("10.0.0.1")), Access::DependsOnOtherHost);
-        for peer in ["10.0.0.2", "127.0.0.1"] {
-            assert_eq!(strict.of_address(ip(peer)), Access::DependsOnOwner);
-        }
     }
 
     /// An address that every host has does not admit a connection.

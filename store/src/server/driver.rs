@@ -150,16 +150,13 @@ mod tests {
     fn failures_are_contained() {
         let (_handle, policy) = watch::channel(Policy::Open(AdmissionRule::Anybody));
         let (_handed_over, taken_over) = mpsc::channel(1);
-        let (_answers, answered) = mpsc::channel(1);
         let mut store = Store::new(NewStore {
             id: StoreId(0),
             listener: None,
             policy,
             taken_over,
-            answered,
             memory_max: usize::MAX,
             refusals: None,
-            unchecked: None,
         });
         assert_eq!(catch_panic(&mut store, Store::on_policy_changed), StoreState::Open);
         assert_eq!(catch_panic(&mut store, |_| unreachable!("but it happens")), StoreState::Closed);

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, IoSlice};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::time::Instant;
 
@@ -74,24 +74,6 @@ impl Owners {
             Err(_) => OwnerSource::Table,
         };
         Self { source, sequence: 0, table: HashMap::new(), table_due: None }
-    }
-
-    /// Verifies with a connection of this process that the kernel can look up sockets, so that a socket that is not found
-    /// does not exist. Otherwise that is verified with the near end of a connection, which is of no use if that end is on
-    /// another host.
-    ///
-    /// # Errors
-    ///
-    /// Returns the system's error if the connection cannot be made.
-    pub fn verify(&mut self) -> io::Result<()> {
-        if !self.is_proven() {
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-            let here = TcpStream::connect(listener.local_addr()?)?;
-            let (near, far) = (here.local_addr()?, here.peer_addr()?);
-            // If the kernel does not answer, the table of all sockets is used, as before.
-            let _ = self.ask(near, far);
-        }
-        Ok(())
     }
 
     /// Returns the owner of the socket at the other end of a connection from `peer` to `local`.

@@ -18,7 +18,6 @@ use super::clients::Clients;
 use super::connection::Readiness;
 use super::owner::{Owner, Owners};
 use super::source::{PollSource, StoreId};
-use super::unchecked::{CheckAnswers, Unchecked, Waiting};
 use crate::limits::{
     CONNECTIONS_MAX, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, REFUSED_LOGGED_MAX,
 };
@@ -30,10 +29,8 @@ pub(super) struct NewStore {
     pub(super) listener: Option<TcpListener>,
     pub(super) policy: watch::Receiver<Policy>,
     pub(super) taken_over: mpsc::Receiver<net::TcpStream>,
-    pub(super) answered: mpsc::Receiver<CheckAnswers>,
     pub(super) memory_max: usize,
     pub(super) refusals: Option<mpsc::Sender<IpAddr>>,
-    pub(super) unchecked: Option<mpsc::Sender<Unchecked>>,
 }
 
 /// The policy that the holder of a store has set; only the latest counts.
@@ -69,14 +66,6 @@ pub(super) struct Store {
     refused: RefusedAddresses,
     /// Receives the first refusal of each address; if `None`, they are logged.
     refusals: Option<mpsc::Sender<IpAddr>>,
-    /// Connections that wait until their users are confirmed.
-    waiting: Waiting<TcpStream>,
-    /// Receives the connections in `waiting`; if `None`, they are refused.
-    unchecked: Option<mpsc::Sender<Unchecked>>,
-    /// Answers about connections in `waiting`.
-    answered: mpsc::Receiver<CheckAnswers>,
-    /// True if there may be answers in `answered`.
-    has_answers: bool,
     /// Created for the first connection whose admission depends on its owner.
     owners: Option<Owners>,
     /// A connection whose owner is unknown until that time; no other is accepted meanwhile.
@@ -90,16 +79,7 @@ pub(super) struct Store {
 
 impl Store {
     pub(super) fn new(opened: NewStore) -> Self {
-        let NewStore {
-            id,
-            listener,
-            policy,
-            taken_over,
-            answered,
-            memory_max,
-            refusals,
-            unchecked,
-        } = opened;
+        let NewStore { id, listener, policy, taken_over, memory_max, refusals } = opened;
         Self {
             id,
             acceptor: Acceptor::new(listener),
@@ -108,10 +88,6 @@ impl Store {
             has_arrivals: false,
             refused: RefusedAddresses::default(),
             refusals,
-            waiting: Waiting::default(),
-            unchecked,
-            answered,
-            has_answers: false,
             owners: None,
             held: None,
             has_warned_of_unknown_owner: false,
@@ -126,16 +102,13 @@ impl Store {
 
     /// Returns true if there is work without an event.
     pub(super) fn is_busy(&self) -> bool {
-        self.clients.is_busy()
-            || self.has_answers
-            || self.held.is_none() && (self.has_arrivals || self.may_accept())
+        self.clients.is_busy() || self.held.is_none() && (self.has_arrivals || self.may_accept())
     }
 
     /// Returns the time at which there is work without an event.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let held = self.held.as_ref().map(|(until, ..)| *until);
-        let waiting = self.waiting.poll_timeout();
-        let deadlines = [self.acceptor.poll_timeout(), self.clients.poll_timeout(), held, waiting];
+        let deadlines = [self.acceptor.poll_timeout(), self.clients.poll_timeout(), held];
         deadlines.into_iter().flatten().min()
     }
 
@@ -143,9 +116,6 @@ impl Store {
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         self.acceptor.handle_timeout(now);
         self.clients.handle_timeout(now);
-        while let Some((client, stream)) = self.waiting.take_overdue(now) {
-            self.refuse_client(&stream, client);
-        }
     }
 
     /// Handles a connection to the listener.
@@ -161,7 +131,6 @@ impl Store {
     /// Handles a change that the handle made.
     pub(super) fn on_policy_changed(&mut self) -> StoreState {
         self.has_arrivals = true;
-        self.has_answers = true;
         match &*self.policy.borrow() {
             Policy::Open(_) => StoreState::Open,
             Policy::Closed => StoreState::Closed,
@@ -173,10 +142,8 @@ impl Store {
         self.clients.run_ready();
     }
 
-    /// Accepts at most `most` connections from the listener, and as many that were handed over;
-    /// handles answers about connections that wait until their users are confirmed.
+    /// Accepts at most `most` connections from the listener, and as many that were handed over.
     pub(super) fn accept(&mut self, registry: &Registry, now: Instant, most: usize) {
-        self.handle_answers(registry, now, most);
         if let Some((_, stream, peer)) = self.held.take_if(|(until, ..)| *until <= now) {
             self.admit_or_refuse(registry, now, stream, peer);
         }
@@ -207,25 +174,6 @@ impl Store {
         }
     }
 
-    fn handle_answers(&mut self, registry: &Registry, now: Instant, most: usize) {
-        for _ in 0..most {
-            let Ok(CheckAnswers { confirmed, denied }) = self.answered.try_recv() else {
-                self.has_answers = false;
-                return;
-            };
-            for number in confirmed {
-                if let Some((client, stream)) = self.waiting.take(number) {
-                    self.enter(registry, now, stream, client);
-                }
-            }
-            for number in denied {
-                if let Some((client, stream)) = self.waiting.take(number) {
-                    self.refuse_client(&stream, client);
-                }
-            }
-        }
-    }
-
     /// Returns true if a connection may be accepted. Before any peer is admitted, connections wait
     /// in the backlog, as a refused client of torch backs off for up to a second.
     fn may_accept(&self) -> bool {
@@ -244,31 +192,6 @@ impl Store {
             Some(Decision::Admit) => self.enter(registry, now, stream, peer),
             Some(Decision::Refuse) => self.refuse_client(&stream, peer),
             Some(Decision::Hold(until)) => self.held = Some((until, stream, peer)),
-            Some(Decision::CheckOwners(local)) => self.check_owners(now, stream, local, peer),
-        }
-    }
-
-    /// Reports a connection whose user another host must confirm; refuses it if it cannot be reported.
-    fn check_owners(
-        &mut self,
-        now: Instant,
-        stream: TcpStream,
-        local: SocketAddr,
-        peer: SocketAddr,
-    ) {
-        let (store, client) = (canonical(local), canonical(peer));
-        let Some(sender) = &self.unchecked else { return self.refuse_client(&stream, peer) };
-        if CONNECTIONS_MAX <= self.clients.len() + self.waiting.len() {
-            return self.refuse(&stream, client, "too many connections");
-        }
-        let number = match self.waiting.add(now, client, stream) {
-            Ok(number) => number,
-            Err(stream) => return self.refuse_client(&stream, client),
-        };
-        if sender.try_send(Unchecked { number, client, store }).is_err()
-            && let Some((client, stream)) = self.waiting.take(number)
-        {
-            self.refuse_client(&stream, client);
         }
     }
 
@@ -280,11 +203,6 @@ impl Store {
         let is_admitted = match admission.of_address(ip) {
             Access::Admitted => true,
             Access::Refused => false,
-            Access::DependsOnOtherHost => {
-                // A connection that was reset meanwhile has no address.
-                let local = stream.local_addr();
-                return Some(local.map_or(Decision::Refuse, Decision::CheckOwners));
-            }
             Access::DependsOnOwner => {
                 // A connection that was reset meanwhile has no address.
                 let Ok(local) = stream.local_addr() else { return Some(Decision::Refuse) };
@@ -360,8 +278,6 @@ enum Decision {
     Admit,
     Refuse,
     Hold(Instant),
-    /// Ask for a confirmation of the user; the store's end of the connection.
-    CheckOwners(SocketAddr),
 }
 
 fn canonical(address: SocketAddr) -> SocketAddr {

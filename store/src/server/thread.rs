@@ -16,10 +16,7 @@ use super::counters::Counters;
 use super::driver::StoreDriver;
 use super::source::{PollSource, StoreId};
 use super::store::{self, NewStore, Policy};
-use super::unchecked::{CheckAnswers, Unchecked};
-use crate::limits::{
-    ANSWERS_QUEUED_MAX, BUFFERS_LEN_MAX, HANDED_OVER_MAX, OPENING_MAX, STORE_MEMORY_MAX,
-};
+use crate::limits::{BUFFERS_LEN_MAX, HANDED_OVER_MAX, OPENING_MAX, STORE_MEMORY_MAX};
 
 /// A thread that serves any number of independent stores.
 ///
@@ -41,7 +38,6 @@ pub struct StoreThread {
 pub struct StoreHandle {
     policy: watch::Sender<Policy>,
     handed_over: mpsc::Sender<TcpStream>,
-    answers: mpsc::Sender<CheckAnswers>,
     waker: Arc<Waker>,
 }
 
@@ -54,15 +50,12 @@ pub struct Options {
     pub memory_max: usize,
     /// Receives the address of refused connections, each address once; if `None`, they are logged.
     pub refusals: Option<mpsc::Sender<IpAddr>>,
-    /// Receives the connections whose user another host must confirm. If `None`, or when the queue is
-    /// full, such connections are refused.
-    pub unchecked: Option<mpsc::Sender<Unchecked>>,
 }
 
 impl Default for Options {
     fn default() -> Self {
         let memory_max = STORE_MEMORY_MAX + BUFFERS_LEN_MAX;
-        Self { admission: AdmissionRule::Nobody, memory_max, refusals: None, unchecked: None }
+        Self { admission: AdmissionRule::Nobody, memory_max, refusals: None }
     }
 }
 
@@ -174,27 +167,18 @@ impl StoreThread {
         listener: Option<net::TcpListener>,
         options: Options,
     ) -> Result<StoreHandle, OpenError> {
-        let Options { admission, memory_max, refusals, unchecked } = options;
+        let Options { admission, memory_max, refusals } = options;
         let (policy, policy_seen) = watch::channel(Policy::Open(admission.canonical()));
         let (handed_over, taken_over) = mpsc::channel(HANDED_OVER_MAX);
-        let (answers, answered) = mpsc::channel(ANSWERS_QUEUED_MAX);
-        let opened = NewStore {
-            id,
-            listener,
-            policy: policy_seen,
-            taken_over,
-            answered,
-            memory_max,
-            refusals,
-            unchecked,
-        };
+        let opened =
+            NewStore { id, listener, policy: policy_seen, taken_over, memory_max, refusals };
         let opening = self.opening.as_ref().ok_or(OpenError::Ended)?;
         opening.try_send(opened).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => OpenError::Busy,
             mpsc::error::TrySendError::Closed(_) => OpenError::Ended,
         })?;
         wake(&self.waker);
-        Ok(StoreHandle { policy, handed_over, answers, waker: Arc::clone(&self.waker) })
+        Ok(StoreHandle { policy, handed_over, waker: Arc::clone(&self.waker) })
     }
 }
 
@@ -225,18 +209,6 @@ impl StoreHandle {
         })?;
         wake(&self.waker);
         Ok(())
-    }
-
-    /// Serves the connections `confirmed`, whose users another host has confirmed, and refuses the ones
-    /// in `denied`; both are numbers of [`Unchecked`].
-    ///
-    /// Numbers of connections that are not waiting are ignored. So are all if the store's thread is
-    /// far behind: these connections are refused when they time out, and their clients connect
-    /// again.
-    pub fn answer(&self, confirmed: Vec<u64>, denied: Vec<u64>) {
-        if self.answers.try_send(CheckAnswers { confirmed, denied }).is_ok() {
-            wake(&self.waker);
-        }
     }
 
     /// Sets the rule for new connections, including connections in the backlog. Existing

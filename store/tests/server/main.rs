@@ -62,7 +62,6 @@ impl Fixture {
 fn only(addresses: &[&str], uids: &[u32]) -> AdmissionRule {
     AdmissionRule::Only {
         addresses: addresses.iter().map(|text| text.parse().expect("an address")).collect(),
-        are_checked: false,
         local_uids: uids.iter().copied().collect(),
         silent_max: 4,
     }

@@ -470,12 +470,7 @@ impl World {
                 self.chronicle.failed_rounds.insert(failure.round.round);
             }
             Effect::Local(
-                Action::Announce(_)
-                | Action::Look(_)
-                | Action::Hung(_)
-                | Action::ReportWait(_)
-                | Action::CheckOwners(_)
-                | Action::ServeClients(_),
+                Action::Announce(_) | Action::Look(_) | Action::Hung(_) | Action::ReportWait(_),
             ) => {}
             Effect::Local(Action::Finish(ending)) => self.end_agent(id, ending),
         }

@@ -103,7 +103,7 @@ pub struct LaunchArgs {
     )]
     pub discover_hosts: Option<String>,
     /// Clients that may connect to the workers' store, the same on all nodes. `members` admits the addresses of the job's nodes, and only
-    /// your user on the node that serves it. `user` admits only your user, on all nodes. `any` admits all [default: members]
+    /// your user on the node that serves it. `any` admits all [default: members]
     #[arg(
         long,
         alias = "store_access",

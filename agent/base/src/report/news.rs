@@ -122,8 +122,7 @@ pub fn log(news: &News, is_repeated: bool) {
             let text = format!(
                 "the store of round {} refused a connection from {address}: not from an address of \
                  a member, or not from the job's user there; if it was a worker of this job, give \
-                 its address with `--local-addr` on its node, or `--store-access any` on all nodes \
-                 (in place of `user`, `members` admits workers behind NAT)",
+                 its address with `--local-addr` on its node, or `--store-access any` on all nodes",
                 round.round
             );
             if is_repeated { info!("{text}") } else { warn!("{text}") }

@@ -8,6 +8,10 @@ use crate::{cli::LaunchArgs, scheduler::Placement, sys::host::Host};
 /// As much as the protocol allows, and as fits into the name of a log folder.
 pub(super) const MAX_NAME_LEN: usize = 200;
 
+/// The hint for `--store-access user`.
+const NOT_BY_USER: &str = "omit it: `members`, the default, keeps the hosts of strangers out; nothing replaces `user` \
+                           on machines that users share, so give the job machines of its own";
+
 /// The command line, and the environment for flags that are not given.
 pub(super) struct Arguments<'a, H> {
     pub(super) args: &'a LaunchArgs,
@@ -77,13 +81,17 @@ impl<H: Host> Arguments<'_, H> {
 
     /// Reads which clients may connect to the workers' store.
     pub(super) fn store_access(&self) -> Result<StoreAccess, UsageError> {
+        let (name, typed) = ("store_access", &self.args.store_access);
+        // It has demanded protection, so an agent that cannot give it does not start.
+        if let Some(given) = self.argument(name, typed).filter(|given| given.text == "user") {
+            return Err(given.invalid("is not supported any more").with_hint(NOT_BY_USER));
+        }
         let choose = |text: &str| match text {
             "members" => Some(StoreAccess::Members),
-            "user" | "vouched" => Some(StoreAccess::User),
             "any" => Some(StoreAccess::Any),
             _ => None,
         };
-        self.choice("store_access", &self.args.store_access, "`members`, `user` or `any`", choose)
+        self.choice(name, typed, "`members` or `any`", choose)
     }
 
     /// Reads torchrun's `--event-log-handler`. Returns true if events are printed.

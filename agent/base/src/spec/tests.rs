@@ -2,6 +2,8 @@
 
 use std::ffi::{OsStr, OsString};
 
+use ragent_rendezvous::settings::StoreAccess;
+
 use super::*;
 use crate::{
     cli::Cli,
@@ -757,6 +759,29 @@ fn choices() {
     ] {
         assert!(resolve(&format!("ragent {line} t.py")).is_ok(), "{line}");
     }
+}
+
+/// `--store-access user` has demanded a protection that does not exist any more, so it is refused, also as a variable.
+#[test]
+fn store_access_by_user_is_refused() {
+    let host = machine(&[("PET_STORE_ACCESS", "user")]);
+    for (result, given) in [
+        (resolve("ragent --store-access user t.py"), "`--store-access user`"),
+        (resolve_on(&host, "ragent t.py"), "`PET_STORE_ACCESS=user`"),
+    ] {
+        let errors = result.unwrap_err();
+        assert_eq!(errors.len(), 1);
+        assert_eq!(errors[0].to_string(), format!("{given} is not supported any more"));
+        let hint = errors[0].hint().unwrap();
+        assert!(hint.contains("`members`") && hint.contains("nothing replaces"), "{hint}");
+    }
+    let access = |who| resolve(&format!("ragent --store-access {who} t.py"));
+    assert_eq!(access("members").unwrap().shared.store_access, StoreAccess::Members);
+    assert_eq!(access("any").unwrap().shared.store_access, StoreAccess::Any);
+    assert_eq!(
+        access("all").unwrap_err()[0].to_string(),
+        "`--store-access all` is not `members` or `any`"
+    );
 }
 
 /// The prefix of lines is the flag's template, else the variable's.

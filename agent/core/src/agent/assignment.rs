@@ -11,7 +11,7 @@ use ragent_rendezvous::{
     },
 };
 
-use super::{Action, Agent, AgentState, Effect, News, looks::Looks, owner_checks};
+use super::{Action, Agent, AgentState, Effect, News, looks::Looks};
 use crate::signal::Signal;
 
 impl Agent {
@@ -68,7 +68,6 @@ impl Agent {
                 self.remove_notice();
                 self.looks = Looks::new(&admission, self.settings.memory.is_secured);
                 self.notices.begin_round(admission.first_global_rank);
-                self.questions = owner_checks::questions();
                 self.waiting = None;
                 self.restarts_used = admission.restart_count;
                 self.charged_through = admission.charged_through;

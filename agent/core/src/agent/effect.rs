@@ -5,8 +5,8 @@ use std::{net::IpAddr, time::Duration};
 use ragent_rendezvous::{
     ids::RoundId,
     message::{
-        Admission, CheckedOwners, EvictReason, FromNode, Hung, JobResult, Notice, Outcome,
-        RefuseReason, RestartReason, StoreConnections, WaitReason, WorkerFailure,
+        Admission, EvictReason, FromNode, Hung, JobResult, Notice, Outcome, RefuseReason,
+        RestartReason, WaitReason, WorkerFailure,
     },
     snapshot::Explanation,
 };
@@ -51,10 +51,6 @@ pub enum Action {
     },
     /// Kill the workers.
     Kill,
-    /// Look up which of these connections from this host belong to this agent's user, and report the result.
-    CheckOwners(StoreConnections),
-    /// Serve or refuse clients of this node's store, according to these answers.
-    ServeClients(CheckedOwners),
     /// Report news to the user.
     Announce(News),
     /// Report to the user that this node waits.

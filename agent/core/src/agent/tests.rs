@@ -6,11 +6,9 @@ mod notices;
 
 use ragent_rendezvous::{
     ids::{GlobalRank, LocalRank},
-    limits::OWNER_CHECK_INTERVAL,
     message::{
-        Admission, Assignment, CheckedOwners, CheckpointId, EvictReason, HardwareFact, HealthClass,
-        JobResult, MemoryKind, MemoryPlan, RefusedClients, RestartReason, STORE_CONNECTIONS_MAX,
-        StandbyCounts, StoreConnection, StoreConnections, Unhealthy, WorkerEnd,
+        Admission, Assignment, CheckpointId, EvictReason, HardwareFact, HealthClass, JobResult,
+        MemoryKind, MemoryPlan, RefusedClients, RestartReason, StandbyCounts, Unhealthy, WorkerEnd,
     },
     snapshot::Explanation,
 };
@@ -664,75 +662,6 @@ fn unreached_store_is_reported() {
     t.store_open();
     t.assign(Assignment::Admit(admission(1, 2)));
     assert!(!t.welcome(1).contains(&report));
-}
-
-/// Members are asked at once to confirm the user of the first connection. Further connections within the
-/// batch time are sent together, or as soon as they fill a message.
-#[test]
-fn questions_are_sent_in_batches() {
-    let connection = |number| StoreConnection {
-        number,
-        client: ([10, 0, 0, 2], 1).into(),
-        store: ([10, 0, 0, 1], PORT).into(),
-    };
-    let asks = |numbers: std::ops::Range<u64>| {
-        let connections = numbers.map(connection).collect();
-        Effect::Send(FromNode::CheckOwners(StoreConnections {
-            round: round(1, 1),
-            connections,
-            is_only_member: false,
-        }))
-    };
-    let mut t = Fixture::running();
-    t.agent.handle_unchecked(t.now, Round(1), connection(0));
-    assert_eq!(t.effects(), [asks(0..1)]);
-    for number in 1..4 {
-        t.agent.handle_unchecked(t.now, Round(1), connection(number));
-    }
-    t.agent.handle_unchecked(t.now, Round(2), connection(9));
-    assert_eq!(t.effects(), []);
-    t.now += OWNER_CHECK_INTERVAL;
-    assert_eq!(t.agent.poll_timeout(), Some(t.now));
-    t.agent.handle_timeout(t.now);
-    assert_eq!(t.effects(), [asks(1..4)]);
-    let end = 4 + STORE_CONNECTIONS_MAX as u64;
-    for number in 4..end + 1 {
-        t.agent.handle_unchecked(t.now, Round(1), connection(number));
-    }
-    assert_eq!(t.effects(), [asks(4..end)]);
-    t.now += OWNER_CHECK_INTERVAL;
-    t.agent.handle_timeout(t.now);
-    assert_eq!(t.effects(), [asks(end..end + 1)]);
-    t.now += OWNER_CHECK_INTERVAL;
-    t.agent.handle_timeout(t.now);
-    t.agent.handle_unchecked(t.now, Round(1), connection(0));
-    assert_eq!(t.effects(), [asks(0..1)], "a connection after a pause is sent at once");
-}
-
-/// A member looks up connections of its own round only, and reports them if there are any. The node that
-/// serves the store serves those whose user a member confirms.
-#[test]
-fn checks_are_of_the_same_round() {
-    let checked =
-        |number| CheckedOwners { round: round(1, number), numbers: vec![7], denied: Vec::new() };
-    let asked = |number| StoreConnections {
-        round: round(1, number),
-        connections: Vec::new(),
-        is_only_member: true,
-    };
-    let mut t = Fixture::running();
-    for number in [0, 1, 2] {
-        t.agent.handle_check_owners(asked(number));
-        t.agent.handle_looked_up(checked(number));
-        t.agent.handle_checked_owners(checked(number));
-    }
-    t.agent.handle_looked_up(CheckedOwners { numbers: Vec::new(), ..checked(1) });
-    let expected = [
-        Effect::Local(Action::CheckOwners(asked(1))),
-        Effect::Send(FromNode::CheckedOwners(checked(1))),
-        Effect::Local(Action::ServeClients(checked(1))),
-    ];
-    assert_eq!(t.effects(), expected);
 }
 
 fn waits(reason: WaitReason) -> Assignment {

@@ -30,12 +30,8 @@ pub fn plain_store(
     }
     let admission = plain_admission(&registered_nodes.borrow());
     let (refusals, refused) = mpsc::channel(REFUSED_CLIENTS_MAX);
-    let options = Options {
-        admission,
-        memory_max: limits::MAX_PLAIN_STORE,
-        refusals: Some(refusals),
-        ..Options::default()
-    };
+    let options =
+        Options { admission, memory_max: limits::MAX_PLAIN_STORE, refusals: Some(refusals) };
     let store = stores
         .open_with(None, options)
         .map_err(|error| system("open the endpoint's store")(io::Error::other(error)))?;
@@ -79,7 +75,6 @@ async fn admit_registered(
 fn plain_admission(registered_nodes: &RegisteredNodes) -> AdmissionRule {
     AdmissionRule::Only {
         addresses: registered_nodes.addresses.clone(),
-        are_checked: false,
         local_uids: users::trusted_uids(),
         silent_max: limits::silent_store_clients(registered_nodes.world_size),
     }
@@ -99,7 +94,6 @@ mod tests {
         let admission = plain_admission(&registered_nodes);
         let expected = AdmissionRule::Only {
             addresses: [node].into(),
-            are_checked: false,
             local_uids: [geteuid().as_raw(), 0].into(),
             silent_max: 4 * 2 + 256,
         };

@@ -33,12 +33,9 @@ use ragent_core::{
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{JobUid, Round, RunId, StreamNumber},
-    message::{
-        Admission, CheckedOwners, FromNode, NodeDescription, StoreConnection, StoreUnreached,
-    },
+    message::{Admission, FromNode, NodeDescription, StoreUnreached},
     settings::SharedSettings,
 };
-use ragent_store::Unchecked;
 use tokio::{
     sync::{mpsc, watch},
     task::{AbortHandle, JoinSet},
@@ -64,11 +61,10 @@ use ragent_leadership::{Leadership, StateLoss, Superseded};
 use super::{
     destination::Destination,
     limits,
-    owner_lookup::OwnerLookup,
     proof_of_id::ProofOfId,
     repeated_signals::RepeatedSignals,
     store_path::StorePath,
-    worker_stores::{StoreEvent, WorkerStores, admission_of},
+    worker_stores::{WorkerStores, admission_of},
 };
 use crate::memory::MemoryService;
 use crate::notices::{NoticeAnswer, NoticeRequest};
@@ -197,7 +193,6 @@ pub async fn drive(
         workers_succeeded: false,
         address: None,
         addresses: Vec::new(),
-        owner_lookup: OwnerLookup::default(),
         store_path: StorePath::default(),
         lease_margin: RecentMinimum::default(),
         service_manager,
@@ -244,11 +239,8 @@ pub async fn drive(
                 None => driver.handle_own_copy(),
             },
             Some(voters) = driver.lookup.join_next() => driver.handle_voters(voters.unwrap_or_default()),
-            (round, event) = driver.stores.event() => driver.handle_store_event(round, event),
+            (round, client) = driver.stores.refused() => driver.handle_refused_client(round, client),
             unreached = driver.store_path.unreached() => driver.handle_store_unreached(unreached),
-            checked = driver.owner_lookup.looked_up() => {
-                driver.node.handle_looked_up(clock::now(), checked);
-            }
             () = alarm.until([deadline]) => driver.handle_timeout(),
         }
     }
@@ -329,7 +321,6 @@ struct NodeDriver<'a> {
     address: Option<IpAddr>,
     /// This machine's addresses at the last registration.
     addresses: Vec<IpAddr>,
-    owner_lookup: OwnerLookup,
     store_path: StorePath,
     /// The least time that was left of the lease at recent echoes.
     lease_margin: RecentMinimum,
@@ -447,18 +438,9 @@ impl NodeDriver<'_> {
         }
     }
 
-    fn handle_store_event(&mut self, round: Round, event: StoreEvent) {
-        let now = clock::now();
-        match event {
-            StoreEvent::Refused(address) => {
-                self.spec.measures.refused_clients.add(1);
-                self.node.handle_client_refused(now, round, address);
-            }
-            StoreEvent::Unchecked(Unchecked { number, client, store }) => {
-                let connection = StoreConnection { number, client, store };
-                self.node.handle_unchecked(now, round, connection);
-            }
-        }
+    fn handle_refused_client(&mut self, round: Round, address: IpAddr) {
+        self.spec.measures.refused_clients.add(1);
+        self.node.handle_client_refused(clock::now(), round, address);
     }
 
     fn handle_store_unreached(&mut self, unreached: StoreUnreached) {
@@ -586,10 +568,6 @@ impl NodeDriver<'_> {
             Action::Look(order) => self.order(SupervisorCommand::Look(order)).await,
             Action::Hung(hung) => self.order(SupervisorCommand::Hung(hung)).await,
             Action::Kill => self.order(SupervisorCommand::Kill).await,
-            Action::CheckOwners(asked) => self.owner_lookup.look_up(asked),
-            Action::ServeClients(CheckedOwners { numbers, denied, .. }) => {
-                self.stores.answer(numbers, denied);
-            }
             Action::Announce(news) => {
                 self.workers_succeeded |= matches!(news, News::Succeeded(_));
                 if let News::NoticeOver(end) = &news {

@@ -14,7 +14,7 @@ use ragent_rendezvous::{
     jitter::Jitter,
     message::{Admission, StoreUnreached},
 };
-use tokio::{net::TcpStream, task::JoinSet};
+use tokio::task::JoinSet;
 
 use super::limits;
 
@@ -43,12 +43,7 @@ impl StorePath {
             clock::until(Some(clock::now() + pause)).await;
             let endpoint = Endpoint { host: host.clone(), port };
             match reach(&endpoint).await {
-                Ok(connection) => {
-                    // The store may ask this node to confirm the user of the connection, which must still be open then.
-                    clock::until(Some(clock::now() + limits::STORE_TEST_HELD)).await;
-                    drop(connection);
-                    Ok(host)
-                }
+                Ok(()) => Ok(host),
                 Err(why) => Err(StoreUnreached { round, address: endpoint.to_string(), why }),
             }
         });
@@ -72,12 +67,12 @@ impl StorePath {
     }
 }
 
-/// Opens a connection to one of the addresses of `endpoint`.
-async fn reach(endpoint: &Endpoint) -> Result<TcpStream, String> {
+/// Opens a connection to one of the addresses of `endpoint`, and closes it.
+async fn reach(endpoint: &Endpoint) -> Result<(), String> {
     let mut why = String::new();
     for address in net::resolve(endpoint).await.map_err(|error| error.to_string())? {
         match net::dial_twice(address).await {
-            Ok(connection) => return Ok(connection),
+            Ok(_) => return Ok(()),
             Err(error) => why = error.to_string(),
         }
     }

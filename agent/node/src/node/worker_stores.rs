@@ -11,7 +11,7 @@ use ragent_base::{
     sys::users,
 };
 use ragent_rendezvous::{ids::Round, message::REFUSED_CLIENTS_MAX, settings::StoreAccess};
-use ragent_store::{AdmissionRule, Options, StoreHandle, StoreThread, Unchecked};
+use ragent_store::{AdmissionRule, Options, StoreHandle, StoreThread};
 use tokio::sync::{mpsc, watch};
 
 use super::limits;
@@ -37,15 +37,6 @@ pub enum StorePortMode {
     },
 }
 
-/// A report of the store of a round.
-#[derive(Clone, Copy, Debug)]
-pub enum StoreEvent {
-    /// It has refused connections from this address.
-    Refused(IpAddr),
-    /// It has a connection whose user a member must confirm.
-    Unchecked(Unchecked),
-}
-
 /// One node's worker stores.
 #[derive(Debug)]
 pub struct WorkerStores {
@@ -54,9 +45,6 @@ pub struct WorkerStores {
     /// Addresses that the store of a round has refused, and the round.
     refused: mpsc::Receiver<(Round, IpAddr)>,
     refusals: mpsc::Sender<(Round, IpAddr)>,
-    /// Connections to the store of a round whose user a member must confirm.
-    unchecked: mpsc::Receiver<(Round, Unchecked)>,
-    questions: mpsc::Sender<(Round, Unchecked)>,
     /// The port of a pinned range that was used last.
     last_port: Option<u16>,
     serving: Option<StoreHandle>,
@@ -69,27 +57,14 @@ struct NextStore {
     store: StoreHandle,
     /// Addresses from which it refuses connections.
     refused: mpsc::Receiver<IpAddr>,
-    /// Connections whose user a member must confirm.
-    unchecked: mpsc::Receiver<Unchecked>,
 }
 
 impl WorkerStores {
     /// Creates the stores on the ports of `mode`; none is open yet.
     pub fn new(thread: impl Into<Arc<StoreThread>>, mode: StorePortMode) -> Self {
         let (refusals, refused) = mpsc::channel(REFUSED_CLIENTS_MAX);
-        let (questions, unchecked) = mpsc::channel(limits::UNCHECKED_QUEUE);
         let thread = thread.into();
-        Self {
-            thread,
-            mode,
-            refused,
-            refusals,
-            unchecked,
-            questions,
-            last_port: None,
-            serving: None,
-            next: None,
-        }
+        Self { thread, mode, refused, refusals, last_port: None, serving: None, next: None }
     }
 
     /// Returns true if group rank 0 serves the store of each round. False if the worker with rank 0 does.
@@ -97,33 +72,16 @@ impl WorkerStores {
         !matches!(self.mode, StorePortMode::Ports { is_served: false, .. })
     }
 
-    /// Waits until the store of a round refuses a client, or has a connection whose user a member must confirm.
+    /// Waits until the store of a round refuses a client, and returns its address.
     ///
     /// # Cancel safety
     ///
     /// Cancelling the call loses nothing.
-    pub async fn event(&mut self) -> (Round, StoreEvent) {
-        // The queues are never closed, because `self` holds a sender of each.
-        tokio::select! {
-            Some((round, address)) = self.refused.recv() => (round, StoreEvent::Refused(address)),
-            Some((round, client)) = self.unchecked.recv() => (round, StoreEvent::Unchecked(client)),
-            else => std::future::pending().await,
-        }
-    }
-
-    /// Serves the connections in `confirmed`, because a member confirms their users. Refuses those in `denied`.
-    pub fn answer(&self, confirmed: Vec<u64>, denied: Vec<u64>) {
-        match &self.mode {
-            StorePortMode::Ports { .. } => {
-                if let Some(store) = &self.serving {
-                    store.answer(confirmed, denied);
-                }
-            }
-            StorePortMode::OnePort { store_sender, .. } => {
-                if let Some(store) = &*store_sender.borrow() {
-                    store.answer(confirmed, denied);
-                }
-            }
+    pub async fn refused(&mut self) -> (Round, IpAddr) {
+        match self.refused.recv().await {
+            Some(refused) => refused,
+            // The queue is never closed, because `self` holds a sender.
+            None => std::future::pending().await,
         }
     }
 
@@ -162,10 +120,9 @@ impl WorkerStores {
     /// Serves the newest store to the workers of `round`, as `admission` lists them. Closes the previous store.
     pub async fn serve(&mut self, round: Round, admission: AdmissionRule) {
         close(self.serving.take()).await;
-        let Some(NextStore { store, refused, unchecked }) = self.next.take() else { return };
+        let Some(NextStore { store, refused }) = self.next.take() else { return };
         store.admit(admission);
         tokio::spawn(forward(round, refused, self.refusals.clone()));
-        tokio::spawn(forward(round, unchecked, self.questions.clone()));
         match &self.mode {
             StorePortMode::Ports { is_served: true, .. } => self.serving = Some(store),
             StorePortMode::Ports { is_served: false, .. } => store.close().await,
@@ -187,11 +144,9 @@ impl WorkerStores {
 
     fn open_next(&self, listener: Option<std::net::TcpListener>) -> io::Result<NextStore> {
         let (refusals, refused) = mpsc::channel(REFUSED_CLIENTS_MAX);
-        let (questions, unchecked) = mpsc::channel(limits::UNCHECKED_QUEUE);
-        let (refusals, questions) = (Some(refusals), Some(questions));
-        let options = Options { refusals, unchecked: questions, ..Options::default() };
+        let options = Options { refusals: Some(refusals), ..Options::default() };
         let store = self.thread.open_with(listener, options).map_err(io::Error::other)?;
-        Ok(NextStore { store, refused, unchecked })
+        Ok(NextStore { store, refused })
     }
 
     fn listen(&self, reach: Reach, ports: StorePorts) -> io::Result<std::net::TcpListener> {
@@ -237,11 +192,10 @@ pub(super) fn admission_of(
 ) -> AdmissionRule {
     match access {
         StoreAccess::Any => AdmissionRule::Anybody,
-        StoreAccess::Members | StoreAccess::User => {
+        StoreAccess::Members => {
             let addresses = members.iter().copied().filter(|address| !is_own(*address));
             AdmissionRule::Only {
                 addresses: addresses.collect(),
-                are_checked: access == StoreAccess::User,
                 local_uids: users::trusted_uids(),
                 silent_max: limits::silent_store_clients(world_size),
             }
@@ -249,14 +203,14 @@ pub(super) fn admission_of(
     }
 }
 
-/// Forwards the reports of the store of `round`, until it is closed.
-async fn forward<T>(
+/// Forwards the addresses that the store of `round` refuses, until it is closed.
+async fn forward(
     round: Round,
-    mut reports: mpsc::Receiver<T>,
-    receiver: mpsc::Sender<(Round, T)>,
+    mut refused: mpsc::Receiver<IpAddr>,
+    receiver: mpsc::Sender<(Round, IpAddr)>,
 ) {
-    while let Some(report) = reports.recv().await {
-        if receiver.send((round, report)).await.is_err() {
+    while let Some(address) = refused.recv().await {
+        if receiver.send((round, address)).await.is_err() {
             return;
         }
     }
@@ -358,13 +312,10 @@ mod tests {
         let admission = admission_of(StoreAccess::Members, &members, 8, is_own);
         let expected = AdmissionRule::Only {
             addresses: [ip("10.0.0.2")].into(),
-            are_checked: false,
             local_uids: [geteuid().as_raw(), 0].into(),
             silent_max: 4 * 8 + 256,
         };
         assert_eq!(admission, expected);
-        let checked = admission_of(StoreAccess::User, &members, 8, is_own);
-        assert!(matches!(checked, AdmissionRule::Only { are_checked: true, .. }), "{checked:?}");
         let any = admission_of(StoreAccess::Any, &members, 8, is_own);
         assert_eq!(any, AdmissionRule::Anybody);
     }

@@ -85,10 +85,6 @@ pub(super) enum Did {
     HostLeaving(&'static str),
     /// `node` was sent this number of clients that the round's store has refused.
     RefusedClients(&'static str, usize),
-    /// `node` was asked to confirm the users of the connections with these numbers; true if no other node was.
-    CheckOwners(&'static str, Vec<u64>, bool),
-    /// `node` was informed that a member confirms the users of the first connections, and none for the others.
-    CheckedOwners(&'static str, Vec<u64>, Vec<u64>),
     /// A keep-alive of `node` was echoed.
     Echo(&'static str),
     /// The state file was written, with this round and this number of restarts used.
@@ -441,13 +437,6 @@ impl Fixture {
             }
             ToNode::Voters(voters) => Did::Voters(name, voters.len()),
             ToNode::RefusedClients(refused) => Did::RefusedClients(name, refused.addresses.len()),
-            ToNode::CheckOwners(asked) => {
-                let numbers = asked.connections.iter().map(|one| one.number).collect();
-                Did::CheckOwners(name, numbers, asked.is_only_member)
-            }
-            ToNode::CheckedOwners(checked) => {
-                Did::CheckedOwners(name, checked.numbers, checked.denied)
-            }
             ToNode::Assignment(Assignment::Wait { reason, .. }) => Did::Wait(name, reason),
             ToNode::Assignment(Assignment::Restart { round, .. }) => {
                 Did::Restart(name, round.round.0)

@@ -26,7 +26,6 @@ impl Fixture {
         let stores = StoreThread::start("stores").unwrap();
         let admission = AdmissionRule::Only {
             addresses: BTreeSet::new(),
-            are_checked: false,
             local_uids: [nix::unistd::geteuid().as_raw()].into(),
             silent_max: 8,
         };
