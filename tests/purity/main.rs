@@ -39,11 +39,8 @@ fn machines_next_to_their_driver_are_pure() {
         "src/commands/top/scroll.rs",
         "coordinator/src/pause.rs",
         "node/src/endpoint/locator.rs",
-        "node/src/endpoint/search/challenges.rs",
-        "node/src/endpoint/search/host_choice.rs",
-        "node/src/endpoint/search/host_choice/claims.rs",
-        "node/src/endpoint/search/host_choice/doubts.rs",
-        "node/src/endpoint/search/places.rs",
+        "node/src/endpoint/search/choice.rs",
+        "node/src/endpoint/search/choice/places.rs",
         "base/src/net/connection_quota.rs",
     ] {
         let text = fs::read_to_string(format!("{sources}/{machine}")).expect("it is there");

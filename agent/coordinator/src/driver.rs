@@ -33,7 +33,6 @@ use ragent_rendezvous::{
     ExcludedHosts, Rendezvous,
     effect::Effect,
     ids::{JobUid, Peer, RunId, VoterAddress},
-    known_job::KnownJob,
     member_reports::MemberReports,
     message::{Assignment, FromNode, Registration, StoreUnreached, ToNode},
     settings::{JobState, Settings},
@@ -86,8 +85,6 @@ pub enum Input {
     Journal(oneshot::Sender<JournalReader>),
     /// Another agent coordinates the same job at this endpoint. This coordinator should step down if it can.
     StepDown(Endpoint),
-    /// Another job of this name has begun.
-    OtherJob(KnownJob),
     /// The hosts that the user excludes; `None` if the program that lists them has failed.
     Excluded(Option<ExcludedHosts>),
     /// The process received a signal to end.
@@ -505,7 +502,6 @@ impl CoordinatorDriver {
             // The receiver may be gone.
             Input::Journal(answer) => drop(answer.send(self.journal.reader())),
             Input::StepDown(to) => self.step_down(now, &to),
-            Input::OtherJob(job) => self.show_other_job(job),
             Input::Excluded(hosts) => self.rendezvous.handle_excluded(now, hosts),
             Input::Shutdown => self.rendezvous.handle_shutdown(now),
         }
@@ -562,12 +558,6 @@ impl CoordinatorDriver {
         } else {
             debug!(%node, "death notice ignored: it lacks the proof of its node id");
         }
-    }
-
-    /// Makes the voter of this process ask another job of the same name. Jobs without voters are not compared.
-    fn show_other_job(&self, job: KnownJob) {
-        // The next answer of the other job shows it again.
-        self.leadership.try_send(LeadershipCommand::KnownJob(job));
     }
 
     fn step_down(&mut self, now: Instant, to: &Endpoint) {

@@ -50,7 +50,7 @@ use super::{
     browser_guard::{self, Guard},
     driver::{Input, Inputs},
     events_page, facts_page,
-    identity::{self, IDENTITY_PATH, IdentityPage},
+    identity::{self, IDENTITY_PATH, IdentityPage, ShownStanding},
     logs_page::{self, LogsPage},
     metrics::{self, MetricsPage},
     page::{self, Document},
@@ -72,6 +72,8 @@ pub struct Shared {
     pub metrics: Arc<MetricsPage>,
     /// The clients that read for a long time.
     pub readers: Readers,
+    /// The part of this agent in a job that others search.
+    pub standing: ShownStanding,
 }
 
 /// Creates the routes of an agent's port, one router for each kind of client.
@@ -93,8 +95,10 @@ pub fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> (Router
     let death_notices =
         Router::new().route(DEATH_NOTICE_PATH, post(death_notice)).with_state(Arc::clone(&role));
     let death_notices = death_notices.layer(DefaultBodyLimit::max(limits::MAX_DEATH_NOTICE));
+    let standing = ShownStanding::default();
     let identity = |run_id: Option<RunId>| {
-        let page = IdentityPage { run_id, credentials: credentials.clone() };
+        let (credentials, standing) = (credentials.clone(), Arc::clone(&standing));
+        let page = IdentityPage { run_id, credentials, standing };
         death_notices.clone().route(IDENTITY_PATH, get(identity::page).with_state(page))
     };
     let reach = ReachMeasurement { role: Arc::clone(&role), credentials: credentials.clone() };
@@ -127,7 +131,7 @@ pub fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> (Router
         strangers: guarded(identity(None).fallback_service(any(refuse).with_state(refused))),
         refusals,
     };
-    (routers, Shared { metrics, readers })
+    (routers, Shared { metrics, readers, standing })
 }
 
 /// Creates the routes of a process that relays the page, the status and the events of a job. `known` names a process of the job.

@@ -1,20 +1,18 @@
 //! Datagrams of agents that look for each other.
 
-use std::sync::LazyLock;
+use std::{net::SocketAddr, sync::LazyLock};
 
 use ragent_base::{
     secret::{Credentials, Origin, Secret, Unsecured},
     testing::job,
 };
+use ragent_coordinator::identity::Candidate;
 use ragent_rendezvous::ids::RunId;
 
-use super::{
-    datagram::{Candidate, SearchMessage},
-    seal::{Opened, Seal},
-};
+use super::datagram::{Announcement, Opened, Seal};
 use crate::endpoint::limits;
 
-/// Opens a datagram if the first byte is even; else seals a message made from the input, and changes the datagram.
+/// Opens a datagram if the first byte is even; else seals an announcement made from the input, and changes the datagram.
 pub fn datagram(input: &[u8]) {
     let Some((&kind, rest)) = input.split_first() else { return };
     if kind % 2 == 0 { open(rest) } else { seal(rest) }
@@ -38,17 +36,17 @@ static SEALS: LazyLock<Seals> = LazyLock::new(|| {
 
 fn open(bytes: &[u8]) {
     let Seals { sealed, other, open } = &*SEALS;
-    if let Opened::Message(message) = open.open(bytes) {
-        assert_eq!(sealed.open(bytes), Opened::NoSecret);
+    if let Opened::Announcement(message) = open.open(bytes) {
+        assert_eq!(sealed.open(bytes), Opened::OtherJob);
         assert!(bytes.len() <= limits::MAX_DATAGRAM);
-        assert_eq!(open.open(&only(open, &message)), Opened::Message(message));
+        assert_eq!(open.open(&only(open, &message)), Opened::Announcement(message));
     }
     // The corpus has sealed datagrams of the job, with this secret and with another one.
     for (seal, stranger) in [(sealed, other), (other, sealed)] {
-        let Opened::Message(message) = seal.open(bytes) else { continue };
-        assert!(matches!(stranger.open(bytes), Opened::OtherSecret(_)));
-        assert!(matches!(open.open(bytes), Opened::OtherSecret(_)));
-        assert_eq!(seal.open(&only(seal, &message)), Opened::Message(message));
+        let Opened::Announcement(message) = seal.open(bytes) else { continue };
+        assert_eq!(stranger.open(bytes), Opened::OtherJob);
+        assert_eq!(open.open(bytes), Opened::OtherJob);
+        assert_eq!(seal.open(&only(seal, &message)), Opened::Announcement(message));
         for at in 0..bytes.len() {
             for change in [1, 0x20, 0x80] {
                 let mut changed = bytes.to_vec();
@@ -60,18 +58,18 @@ fn open(bytes: &[u8]) {
     }
 }
 
-/// Seals the message in the first bytes. Then two bytes are the place of a change, one is the change, and the others follow.
+/// Seals the announcement in the first bytes. Then two bytes are the place of a change, one is the change, and the others follow.
 fn seal(input: &[u8]) {
     let Seals { sealed, other, open } = &*SEALS;
     let Some((head, rest)) = input.split_first_chunk::<16>() else { return };
-    let message = message(head);
+    let message = announcement(head);
     let plain = only(open, &message);
-    assert_eq!(open.open(&plain), Opened::Message(message.clone()));
-    assert_eq!(sealed.open(&plain), Opened::NoSecret);
+    assert_eq!(open.open(&plain), Opened::Announcement(message));
+    assert_eq!(sealed.open(&plain), Opened::OtherJob);
     let datagram = only(sealed, &message);
-    assert_eq!(sealed.open(&datagram), Opened::Message(message));
+    assert_eq!(sealed.open(&datagram), Opened::Announcement(message));
     for stranger in [other, open] {
-        assert!(matches!(stranger.open(&datagram), Opened::OtherSecret(_)));
+        assert_eq!(stranger.open(&datagram), Opened::OtherJob);
     }
     let text = String::from_utf8_lossy(&datagram);
     assert!(!text.contains(job::RUN_ID) && !text.contains(job::SECRET));
@@ -88,35 +86,30 @@ fn seal(input: &[u8]) {
 #[track_caller]
 fn assert_refused(seal: &Seal, datagram: &[u8]) {
     let opened = seal.open(datagram);
-    assert!(!matches!(opened, Opened::Message(_)), "{}", datagram.escape_ascii());
+    assert!(!matches!(opened, Opened::Announcement(_)), "{}", datagram.escape_ascii());
 }
 
-fn message(bytes: &[u8; 16]) -> SearchMessage {
-    let [kind, flag, b2, b3, b4, b5, b6, b7, number @ ..] = *bytes;
+fn announcement(bytes: &[u8; 16]) -> Announcement {
+    let [kind, flags, b2, b3, b4, b5, b6, b7, number @ ..] = *bytes;
     let number = u64::from_le_bytes(number);
-    let by = Candidate { rank: u32::from_le_bytes([b2, b3, b4, b5]), number };
-    let lowest = (flag & 2 == 0).then_some(Candidate { rank: b6.into(), ..by });
-    match kind % 5 {
-        0 => SearchMessage::Looking { by, may_host: flag & 1 == 0, lowest },
-        1 => {
-            let at = ([b2, b3, b4, b5], u16::from_le_bytes([b6, b7])).into();
-            SearchMessage::Hosted { by: number, at, by_host: flag & 1 == 0 }
-        }
-        2 => {
-            let at = (u128::from(number).to_be_bytes(), u16::from_le_bytes([b6, b7])).into();
-            SearchMessage::Hosted { by: number, at, by_host: flag & 1 == 0 }
-        }
-        3 => SearchMessage::Ask { by: number, to: b2.into(), nonce: !number },
-        _ => {
-            let count = usize::from(b2) % (limits::MAX_NONCES + 1);
-            SearchMessage::Answer { by: b3.into(), nonces: vec![number; count] }
-        }
+    let port = u16::from_le_bytes([b6, b7]);
+    let home: Option<SocketAddr> = match kind % 3 {
+        0 => None,
+        1 => Some(([b2, b3, b4, b5], port).into()),
+        _ => Some((u128::from(number).to_be_bytes(), port).into()),
+    };
+    Announcement {
+        by: Candidate { rank: u32::from_le_bytes([b2, b3, b4, b5]), number },
+        may_host: flags & 1 == 0,
+        searches: flags & 2 == 0,
+        port,
+        home,
     }
 }
 
-/// Returns the datagram with a message.
+/// Returns the datagram with an announcement.
 #[track_caller]
-fn only(seal: &Seal, message: &SearchMessage) -> Vec<u8> {
+fn only(seal: &Seal, message: &Announcement) -> Vec<u8> {
     let mut datagrams = seal.close(message);
     assert_eq!(datagrams.len(), 1);
     let datagram = datagrams.remove(0);
@@ -127,8 +120,8 @@ fn only(seal: &Seal, message: &SearchMessage) -> Vec<u8> {
 /// Returns datagrams of the job, sealed and plain.
 pub fn seeds() -> Vec<Vec<u8>> {
     let Seals { sealed, other, open } = &*SEALS;
-    let heads =
-        [0_u8, 1, 2, 3, 4].map(|kind| std::array::from_fn(|at| if at == 0 { kind } else { 77 }));
+    let heads = [0_u8, 1, 2].map(|kind| std::array::from_fn(|at| if at == 0 { kind } else { 77 }));
     let seals = [sealed, open, other];
-    seals.iter().flat_map(|seal| heads.iter().map(|head| only(seal, &message(head)))).collect()
+    let datagrams = |seal: &&Seal| heads.map(|head| only(seal, &announcement(&head)));
+    seals.iter().flat_map(datagrams).collect()
 }

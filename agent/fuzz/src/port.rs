@@ -255,7 +255,7 @@ async fn record(mut queue: mpsc::Receiver<Input>) -> Caused {
                 caused.others += 1;
             }
             Input::Message(..) | Input::Detached(_) => caused.others += 1,
-            Input::StepDown(_) | Input::OtherJob(_) | Input::Excluded(_) | Input::Shutdown => {
+            Input::StepDown(_) | Input::Excluded(_) | Input::Shutdown => {
                 panic!("no client causes this: {input:?}")
             }
         }

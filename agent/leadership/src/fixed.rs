@@ -134,6 +134,7 @@ impl FixedDriver {
             | LeadershipCommand::Members(_)
             | LeadershipCommand::Forget
             | LeadershipCommand::KnownJob(_)
+            | LeadershipCommand::Found(_)
             | LeadershipCommand::Ended(_)
             | LeadershipCommand::Registered(_) => {}
         }

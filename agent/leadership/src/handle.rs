@@ -242,6 +242,8 @@ pub enum LeadershipCommand {
     Forget,
     /// A registration shows this job.
     KnownJob(KnownJob),
+    /// A search has found another process of a job of this name at this address.
+    Found(VoterAddress),
     /// A registration shows that these jobs have ended.
     Ended(Vec<JobUid>),
     /// The process at this endpoint leads the job, which has no round here. This process should step down and join that job.

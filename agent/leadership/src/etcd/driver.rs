@@ -167,6 +167,7 @@ impl EtcdDriver {
             // The record in etcd names no voters.
             LeadershipCommand::Members(..)
             | LeadershipCommand::KnownJob(_)
+            | LeadershipCommand::Found(_)
             | LeadershipCommand::Ended(_)
             | LeadershipCommand::Forget
             | LeadershipCommand::StepDown(_)

@@ -325,6 +325,7 @@ impl VoterDriver {
             LeadershipCommand::Members(report) => self.election.handle_members(now, report),
             LeadershipCommand::Forget => self.election.handle_forgotten(now),
             LeadershipCommand::KnownJob(job) => self.election.handle_known_job(now, &job),
+            LeadershipCommand::Found(address) => self.election.handle_found(now, &address),
             LeadershipCommand::Ended(jobs) => self.election.handle_ended(now, &jobs),
             LeadershipCommand::StepDown(to) => {
                 self.election.handle_stepping_down(now, VoterAddress::new(to.endpoint));

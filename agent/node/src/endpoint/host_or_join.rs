@@ -1,6 +1,6 @@
 //! Finds the host of a job, then hosts the coordinator here or joins it there.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener};
 
 use ragent_base::{
     net::{self, Reach},
@@ -17,7 +17,7 @@ use super::{
     join::join,
     locate::{self, Located},
     node_services::NodeServices,
-    search::driver::{Found, Search},
+    search::driver::{Found, Search, endpoint_at},
     voters::{self, FirstVoters, OwnEndpoint},
 };
 
@@ -33,8 +33,9 @@ pub async fn host_or_join(
 ) -> Result<NodeServices, HostOrJoinError> {
     let (endpoint, is_host) = match &spec.rendezvous {
         RendezvousMethod::Standalone => {
-            let OwnEndpoint { endpoint, listener, address } =
-                bind_at(Ipv4Addr::LOCALHOST.into(), 0)?;
+            let address = Ipv4Addr::LOCALHOST.into();
+            let listener = net::listen(Reach::of(address), 0).map_err(system("listen"))?;
+            let endpoint = endpoint_at((address, port_of(&listener)?).into());
             return host(spec, stores, listener, address, endpoint);
         }
         RendezvousMethod::Search(search) => return find(spec, search, stores).await,
@@ -85,10 +86,11 @@ async fn find(
     stores: &StoreThread,
 ) -> Result<NodeServices, HostOrJoinError> {
     let is_elected = spec.voters.is_several();
+    let begin = || Search::begin(search_spec, &spec.run_id, &spec.credentials);
     if let Some(first) = FirstVoters::remembered(&spec.run_id, search_spec).filter(|_| is_elected) {
         let mut services = voters::join(spec, &first, stores).await?;
-        match Search::begin(search_spec, &spec.run_id, &spec.credentials) {
-            Ok(search) => services.answer_searching_agents(search),
+        match begin() {
+            Ok(search) => services.answer_searching_agents(search, None),
             Err(error) => warn!(
                 "failed to listen for agents that search for the job; they cannot find it through this agent: {}",
                 with_causes(&error)
@@ -96,43 +98,33 @@ async fn find(
         }
         return Ok(services);
     }
-    let mut search =
-        Search::begin(search_spec, &spec.run_id, &spec.credentials).map_err(LocateError::Search)?;
-    let mut services = match search.find(spec.shared.timeouts.join).await? {
-        Found::Here(address) => {
+    let mut search = begin().map_err(LocateError::Search)?;
+    let (mut services, found) = match search.find(spec.shared.timeouts.join).await? {
+        Found::Here(address, listener) => {
             if search.is_alone() && spec.shared.nodes.max() > 1 {
                 telemetry::line(&format!(
                     "no other agent of job {} was found on {}; this agent hosts the coordinator",
                     spec.run_id,
                     search.interfaces()
                 ));
-                search.handle_hosting_alone();
             }
-            let own = bind_at(address, search_spec.port)?;
-            host_found(spec, search_spec, stores, own)?
-        }
-        Found::HereAgain(at, listener) => {
-            info!(endpoint = %at, "continuing the coordinator at this address");
-            let own = OwnEndpoint { endpoint: endpoint_at(at), listener, address: at.ip() };
-            host_found(spec, search_spec, stores, own)?
-        }
-        Found::There(at) if is_elected => {
-            info!(endpoint = %at, "found the coordinator");
-            let first = FirstVoters::found(search_spec, endpoint_at(at));
-            voters::join(spec, &first, stores).await?
+            let endpoint = endpoint_at((address, port_of(&listener)?).into());
+            let own = OwnEndpoint { endpoint, listener, address };
+            (host_found(spec, search_spec, stores, own)?, None)
         }
         Found::There(at) => {
             info!(endpoint = %at, "found the coordinator");
-            join(spec, at, endpoint_at(at))?
+            let services = if is_elected {
+                let first = FirstVoters::found(search_spec, endpoint_at(at));
+                voters::join(spec, &first, stores).await?
+            } else {
+                join(spec, at, endpoint_at(at))?
+            };
+            (services, Some(at))
         }
     };
-    services.answer_searching_agents(search);
+    services.answer_searching_agents(search, found);
     Ok(services)
-}
-
-/// Returns the endpoint at an address that the search has found.
-fn endpoint_at(at: SocketAddr) -> Endpoint {
-    Endpoint { host: at.ip().to_string(), port: at.port() }
 }
 
 /// Hosts at an endpoint that other agents find by a search. If the coordinator is elected, this agent is the first voter.
@@ -148,15 +140,6 @@ fn host_found(
     }
     let OwnEndpoint { endpoint, listener, address } = own;
     host(spec, stores, listener, address, endpoint)
-}
-
-/// Listens at `address` on `port`, or on a free port if another job uses it. The other agents receive the port in use.
-fn bind_at(address: IpAddr, port: u16) -> Result<OwnEndpoint, HostOrJoinError> {
-    let reach = Reach::of(address);
-    let listener =
-        net::listen(reach, port).or_else(|_| net::listen(reach, 0)).map_err(system("listen"))?;
-    let endpoint = Endpoint { host: address.to_string(), port: port_of(&listener)? };
-    Ok(OwnEndpoint { endpoint, listener, address })
 }
 
 fn port_of(listener: &TcpListener) -> Result<u16, HostOrJoinError> {

@@ -9,7 +9,10 @@ use ragent_base::{
     },
     secret::{Credentials, Mismatch},
 };
-use ragent_coordinator::identity::{IDENTITY_PATH, Identity};
+use ragent_coordinator::identity::{
+    Candidate, IDENTITY_PATH, Identity, SearchStage, SearchStanding,
+};
+use ragent_rendezvous::ids::RunId;
 use tokio::task::JoinSet;
 use tracing::warn;
 
@@ -61,20 +64,28 @@ pub async fn describe_other_program(address: SocketAddr) -> Option<String> {
     }
 }
 
-/// Returns the job name of the agent at `address`. With `credentials`, that agent must authenticate itself.
+/// Returns the part of the agent at `address` in the job `run_id`. With `credentials`, that agent must authenticate itself.
 ///
 /// # Errors
 ///
-/// Returns the reason why the name is not known.
-pub(super) async fn job_at(
+/// Returns the reason why it is not known.
+pub(super) async fn standing_at(
     address: SocketAddr,
+    run_id: &RunId,
     credentials: &Credentials,
-) -> Result<String, String> {
+) -> Result<SearchStanding, String> {
     let (len_max, limit) = (limits::MAX_IDENTITY_LEN, limits::IDENTIFY_TIMEOUT);
     let path = IDENTITY_PATH;
     let exchange = http_client::get_as_member(address, credentials, path, len_max, limit).await;
     match (identity(&exchange.received), exchange.end) {
-        (Some(Identity { run_id, .. }), _) => Ok(run_id),
+        (Some(Identity { run_id: theirs, .. }), _) if theirs != run_id.as_str() => {
+            Err(format!("{address} serves another job, {}", theirs.escape_default()))
+        }
+        // An agent of the job that shows no part has just begun it.
+        (Some(Identity { search, .. }), _) => Ok(search.unwrap_or(SearchStanding {
+            by: Candidate { rank: u32::MAX, number: u64::MAX },
+            stage: SearchStage::Member,
+        })),
         (None, ExchangeEnd::Failed(error)) => Err(format!("{address}: {error}")),
         (None, ExchangeEnd::TimedOut) => Err(format!("{address} did not answer in time")),
         (None, ExchangeEnd::Complete) => {
@@ -85,7 +96,7 @@ pub(super) async fn job_at(
 
 /// Asks one address, and compares its credentials with `credentials` if given. If the secrets differ, asks again: one of the two may have
 /// been replaced a moment ago.
-async fn ask(address: SocketAddr, credentials: Option<&Credentials>) -> IdentityAnswer {
+pub(super) async fn ask(address: SocketAddr, credentials: Option<&Credentials>) -> IdentityAnswer {
     let answer = ask_once(address, credentials).await;
     match (&answer, credentials) {
         (IdentityAnswer::Mismatch(mismatch), Some(own)) if mismatch.is_of_secrets() => {

@@ -3,14 +3,10 @@
 use std::net::SocketAddr;
 
 use ragent_base::{
-    net::{
-        self,
-        port::{PortProtocols, RegisteredNodes},
-    },
+    net,
     spec::{Endpoint, JobSpec},
     sys::system_error::system,
 };
-use ragent_coordinator::{role::Role, service};
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::message::KnownRound;
 use tokio::sync::watch;
@@ -33,18 +29,6 @@ pub(super) fn join(
     let known_round = KnownRound::default();
     let not_here = NotHere { term: known_round.round.term, endpoint: endpoint.to_string() };
     let (not_here, known) = watch::channel(not_here);
-    let credentials = spec.credentials.clone();
-    let (http, shared) = service::routers(&spec.run_id, Role::Elsewhere(known), &credentials);
-    let registered_nodes = watch::channel(RegisteredNodes::default()).1;
-    let protocols = PortProtocols {
-        http,
-        credentials,
-        store: None,
-        voters: None,
-        memory: None,
-        registered_nodes,
-        nodes_max: 0,
-    };
     Ok(NodeServices {
         name: endpoint.to_string(),
         destination: Destination::endpoint(endpoint.clone(), endpoint),
@@ -57,7 +41,7 @@ pub(super) fn join(
         not_here,
         hosted: None,
         store_sender: None,
-        server: Server::start(listener, protocols, shared)?,
+        server: Server::elsewhere(listener, &spec.run_id, known, &spec.credentials)?,
         search_responder: None,
     })
 }

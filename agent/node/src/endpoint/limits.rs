@@ -37,28 +37,16 @@ pub(crate) const MAX_DATAGRAM: usize = 1024;
 pub(crate) const LOOK_UPS_AT_ONCE: usize = 64;
 /// Interval between two lookups of these names.
 pub(crate) const LOOK_UP_INTERVAL: Duration = Duration::from_secs(10);
-/// Time for one attempt to reach the host at an announced address. A host restarts in less.
-pub(crate) const PLACE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Announced addresses that a searching agent tries at once.
-pub(crate) const MAX_PLACES: usize = 8;
-/// Such addresses from one sender: the former host's and the current host's.
-pub(crate) const MAX_PLACES_OF_SOURCE: usize = 2;
-/// Addresses without a host that are remembered, each for about a second.
-pub(crate) const MAX_RESTING_PLACES: usize = 64;
-/// Agents with an open question, of each kind: candidates, and agents that announce a host.
-pub(crate) const MAX_CHALLENGES: usize = 8;
-/// Nonces in one datagram, which then has about 600 bytes.
-pub(crate) const MAX_NONCES: usize = 16;
-/// Such nonces for one host, on which several agents may ask. Others repeat their questions and are answered later.
-pub(crate) const MAX_NONCES_OF_SOURCE: usize = 4;
-/// Agents that announce a host, as a searching agent remembers them.
-pub(crate) const MAX_CLAIMS: usize = 8;
-/// Other secrets that are reported to the user.
-pub(crate) const MAX_OTHER_SECRETS: usize = 8;
-/// Other hosts of its job that a host, or a member, remembers.
-pub(crate) const MAX_RIVALS: usize = 8;
-/// Agents that one agent remembers while it searches.
-pub(crate) const MAX_CANDIDATES: usize = 20_000;
+/// Time for one attempt to reach an agent that searches, or a host, at an announced address.
+pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Announced addresses that an agent dials at once.
+pub(crate) const MAX_DIALS: usize = 8;
+/// Announced addresses that one agent remembers while it searches: two for each node of a job.
+pub(crate) const MAX_PLACES: usize = 20_000;
+/// Agents that one datagram answers although a broadcast may not reach them. Others repeat their datagrams.
+pub(crate) const MAX_PEERS: usize = 64;
+/// Time for which the answer of another host counts, until this one is elected and steps down: two answers.
+pub(crate) const RIVAL_COUNTS: Duration = Duration::from_secs(1);
 /// Interval at which the store on the endpoint's port admits new nodes: short compared with the start of a worker. Each time it copies the
 /// addresses of all nodes, which takes about a millisecond for 10,000.
 pub(crate) const ADMISSION_INTERVAL: Duration = Duration::from_millis(10);

@@ -30,11 +30,11 @@ use super::{
 
 /// The host of an endpoint.
 #[derive(Debug)]
-pub(super) enum Located<L = TcpListener> {
+pub(super) enum Located {
     /// This node may host.
     Here {
         /// The listener.
-        listener: L,
+        listener: TcpListener,
         /// The address of the endpoint on this machine.
         address: IpAddr,
     },
@@ -87,32 +87,6 @@ pub(super) async fn locate(
         }
         Effect::Ask | Effect::Bind(_) | Effect::Join(_) | Effect::GiveUp(_) => {}
     };
-    let bind = |address| bind(endpoint, address);
-    run(credentials, endpoint, is_host, join_timeout, bind, reports).await
-}
-
-/// Looks for the host of `endpoint`, at most for `limit`, without reports. Does not listen there even if it is on this machine, because it
-/// may not be the endpoint of the job.
-///
-/// # Errors
-///
-/// Returns [`LocateError`] as `Locator` decides.
-pub(super) async fn try_endpoint(
-    credentials: &Credentials,
-    endpoint: &Endpoint,
-    limit: Duration,
-) -> Result<Located<()>, LocateError> {
-    run(credentials, endpoint, None, limit, |_| Ok(()), |_| {}).await
-}
-
-async fn run<L>(
-    credentials: &Credentials,
-    endpoint: &Endpoint,
-    is_host: Option<bool>,
-    join_timeout: Duration,
-    bind: impl Fn(SocketAddr) -> io::Result<L>,
-    report: impl Fn(&Effect),
-) -> Result<Located<L>, LocateError> {
     let (endpoint_asked, seed) = (endpoint.clone(), rand::random());
     let settings = LocatorSettings { endpoint: endpoint_asked, is_host, join_timeout, seed };
     let mut locator = Locator::new(clock::now(), settings);
@@ -127,12 +101,12 @@ async fn run<L>(
                 let input = ask(endpoint, credentials).await;
                 locator.handle(clock::now(), input);
             }
-            Effect::Bind(address) => match bind(address) {
+            Effect::Bind(address) => match bind(endpoint, address) {
                 Ok(listener) => return Ok(Located::Here { listener, address: address.ip() }),
                 Err(error) => locator.handle(clock::now(), Input::NotBound(error)),
             },
             Effect::Join(address) => return Ok(Located::There(address)),
-            Effect::Report(_) | Effect::Warn { .. } => report(&effect),
+            Effect::Report(_) | Effect::Warn { .. } => reports(&effect),
             Effect::GiveUp(error) => return Err(error.with_holder(holder)),
         }
     }

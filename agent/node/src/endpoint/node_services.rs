@@ -1,7 +1,7 @@
 //! Bundles the services that a node has on its port, and the endpoint of its coordinator.
 
 use std::{
-    net::{IpAddr, TcpListener},
+    net::{IpAddr, SocketAddr, TcpListener},
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
@@ -37,7 +37,7 @@ use super::{
     error::HostOrJoinError,
     hosted::{EndpointPort, Hosted, OwnCoordinator},
     plain_store::plain_store,
-    search::driver::{Search, SearchResponder},
+    search::driver::{Home, Search, SearchResponder},
     server::Server,
 };
 use crate::{
@@ -145,15 +145,13 @@ impl NodeServices {
         })
     }
 
-    /// Continues `search` for other agents that search for the endpoint.
-    pub(super) fn answer_searching_agents(&mut self, search: Search) {
-        let known = self.not_here.subscribe();
-        self.search_responder = Some(match (&self.hosted, self.address) {
-            (Some(hosted), Some(address)) => {
-                search.answer_as_host((address, self.port).into(), hosted.elected(), known)
-            }
-            (None, _) | (_, None) => search.answer_as_member(known),
-        });
+    /// Continues `search` for other agents that search for the endpoint. `found` is the host that it has found.
+    pub(super) fn answer_searching_agents(&mut self, search: Search, found: Option<SocketAddr>) {
+        self.server.show_standing(search.standing());
+        let hosted = self.hosted.as_ref();
+        let leading = hosted.map(|hosted| (hosted.leadership().clone(), hosted.elected()));
+        let home = Home::new(leading, self.not_here.subscribe(), found);
+        self.search_responder = Some(search.answer(self.port, home));
     }
 
     /// Returns the settings of this node's agent.

@@ -9,13 +9,21 @@ use std::{
 };
 
 use ragent_base::{
-    net::port::{self, PassedConnection, PortProtocols},
+    net::port::{self, PassedConnection, PortProtocols, RegisteredNodes},
+    secret::Credentials,
     sys::system_error::{SystemError, system},
 };
-use ragent_coordinator::{metrics::MetricsPage, service::Shared};
+use ragent_coordinator::{
+    identity::{SearchStanding, ShownStanding},
+    metrics::MetricsPage,
+    role::Role,
+    service::{self, Shared},
+};
+use ragent_proto::convert::NotHere;
+use ragent_rendezvous::ids::RunId;
 use tokio::{
     runtime::Builder,
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     task::yield_now,
 };
 use tracing::error;
@@ -27,6 +35,7 @@ pub struct Server {
     thread: PortThread,
     metrics: Arc<MetricsPage>,
     memory: mpsc::Receiver<PassedConnection>,
+    standing: ShownStanding,
 }
 
 /// A thread that serves a port until this value is dropped.
@@ -47,14 +56,38 @@ impl Server {
     pub(super) fn start(
         listener: TcpListener,
         mut protocols: PortProtocols,
-        Shared { metrics, readers }: Shared,
+        Shared { metrics, readers, standing }: Shared,
     ) -> Result<Self, SystemError> {
         let (connections, memory) = mpsc::channel(limits::MEMORY_CONNECTIONS);
         protocols.memory = protocols.credentials.is_secured().then_some(connections);
         let last = async move { readers.wait_for_followers().await };
         let connections_max = port::connections_max();
         let thread = PortThread::start("port", listener, protocols, connections_max, last)?;
-        Ok(Self { thread, metrics, memory })
+        Ok(Self { thread, metrics, memory, standing })
+    }
+
+    /// Starts to serve the port of an agent that does not coordinate. It redirects clients to the `known` endpoint.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`SystemError`] if the thread cannot be started.
+    pub(super) fn elsewhere(
+        listener: TcpListener,
+        run_id: &RunId,
+        known: watch::Receiver<NotHere>,
+        credentials: &Credentials,
+    ) -> Result<Self, SystemError> {
+        let (http, shared) = service::routers(run_id, Role::Elsewhere(known), credentials);
+        let protocols = PortProtocols {
+            http,
+            credentials: credentials.clone(),
+            store: None,
+            voters: None,
+            memory: None,
+            registered_nodes: watch::channel(RegisteredNodes::default()).1,
+            nodes_max: 0,
+        };
+        Self::start(listener, protocols, shared)
     }
 
     /// Returns the page with the metrics.
@@ -65,6 +98,12 @@ impl Server {
     /// Returns the connections of other agents for checkpoints in memory, once.
     pub(super) fn memory_connections(&mut self) -> mpsc::Receiver<PassedConnection> {
         std::mem::replace(&mut self.memory, mpsc::channel(1).1)
+    }
+
+    /// Shows the part of this agent in its job to agents that search for the job.
+    pub(super) fn show_standing(&self, standing: watch::Receiver<SearchStanding>) {
+        // It is set once.
+        let _ = self.standing.set(standing);
     }
 
     /// Stops serving the port.

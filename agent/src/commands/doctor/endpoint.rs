@@ -278,7 +278,8 @@ mod tests {
         let judge = |ragent: &str, protocol| {
             let (ragent, run_id) = (ragent.to_owned(), String::new());
             let auth = ragent_base::secret::NamedAuth::default();
-            version(&Identity { ragent, protocol, run_id, auth, unix_ms: None }).verdict
+            version(&Identity { ragent, protocol, run_id, auth, unix_ms: None, search: None })
+                .verdict
         };
         assert_eq!(judge(env!("CARGO_PKG_VERSION"), PROTOCOL_VERSION), CheckVerdict::Pass);
         assert_eq!(judge("9.9.9", PROTOCOL_VERSION), CheckVerdict::Warn);

@@ -45,7 +45,7 @@ pub(super) struct OtherJobs {
     /// they did so last.
     shown: BTreeMap<VoterAddress, Instant>,
     /// Addresses of this process's own job, named by a process that knows a newer state of it, and
-    /// when it named them.
+    /// when it named them. Also addresses of processes that a search has found.
     newer: BTreeMap<VoterAddress, Instant>,
     next_hello: Option<Instant>,
 }
@@ -219,14 +219,26 @@ impl Election {
     /// Records the addresses of a newer list of this process's job, because its own list may have
     /// no living voter.
     fn note_newer(&mut self, now: Instant, job: &KnownJob, from: &VoterAddress) {
-        let own = &self.settings.address;
-        let newer = &mut self.other_jobs.newer;
         for address in job.voters.iter().take(2 * VOTERS_MAX).chain([from]) {
-            let has_room = newer.len() < 4 * VOTERS_MAX || newer.contains_key(address);
-            if address != own && has_room {
-                newer.insert(address.clone(), now);
-            }
+            self.note_address(now, address);
         }
+        self.schedule_hello(now);
+    }
+
+    /// Records an address at which this process asks for a while.
+    fn note_address(&mut self, now: Instant, address: &VoterAddress) {
+        let newer = &mut self.other_jobs.newer;
+        let has_room = newer.len() < 4 * VOTERS_MAX || newer.contains_key(address);
+        if *address != self.settings.address && has_room {
+            newer.insert(address.clone(), now);
+        }
+    }
+
+    /// Handles that a search has found a process of this name at an address. For a while, this
+    /// process shows it its job, as to a listed host, and asks for its own.
+    pub fn handle_found(&mut self, now: Instant, address: &VoterAddress) {
+        self.begin(now);
+        self.note_address(now, address);
         self.schedule_hello(now);
     }
 

@@ -1,87 +1,93 @@
-//! Drives the choice of a host: first until this agent has found the endpoint, then in a task for agents that still search.
+//! Drives the choice of a host: first until this agent has found it, then in a task for agents that still search.
 
 use std::{
-    collections::BTreeMap,
-    net::{IpAddr, SocketAddr, TcpListener},
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
     time::{Duration, Instant},
 };
 
 use ragent_base::{
-    net,
+    net::{self, Reach},
     report::telemetry,
     secret::{Credentials, Mismatch},
     spec::{Endpoint, SearchSpec},
-    sys::{clock, host::ThisHost},
+    sys::{clock, host::ThisHost, system_error::system},
 };
 use ragent_coordinator::{
-    client,
-    driver::{self as coordinator_driver, Input, Inputs},
+    driver::{Input, Inputs},
+    identity::{Candidate, SearchStage, SearchStanding},
     role::ElectedCoordinator,
 };
+use ragent_leadership::{Leadership, LeadershipCommand};
 use ragent_proto::convert::NotHere;
-use ragent_rendezvous::{
-    ids::{RunId, VoterAddress},
-    known_job::KnownJob,
-};
+use ragent_rendezvous::ids::{RunId, VoterAddress};
 use tokio::{
     sync::watch,
-    task::{self, AbortHandle, JoinHandle, JoinSet},
+    task::{JoinHandle, JoinSet},
     time::timeout,
 };
 use tracing::{debug, info, warn};
 
 use super::{
-    datagram::{Candidate, SearchMessage},
-    host_choice::{Effect, HostChoice, Pace},
-    notice::{OtherSecrets, SearchNotice, SearchProgress},
-    rivals::{self, Verdict},
-    seal::{Opened, Seal},
+    choice::{DialAnswer, Effect, HostChoice, Settled},
+    datagram::{Opened, Seal},
+    notice::{SearchNotice, SearchProgress},
     sockets::{Sockets, SocketsError},
-    trial::{self, Trial},
 };
-use crate::endpoint::{error::LocateError, limits, locate};
+use crate::endpoint::{
+    error::{HostOrJoinError, LocateError},
+    identity::{self, IdentityAnswer},
+    limits, locate,
+    server::Server,
+};
 
-/// The host of the endpoint.
-#[derive(Debug)]
+/// The host of the job.
 pub(crate) enum Found {
-    /// This agent should host, at this address of its machine.
-    Here(IpAddr),
-    /// This agent should continue the host at this address of its machine, on this listener.
-    HereAgain(SocketAddr, TcpListener),
+    /// This agent should host, at this address of its machine, on this listener.
+    Here(IpAddr, TcpListener),
     /// Another process hosts at this address.
     There(SocketAddr),
 }
 
 /// One agent's part in the search.
-#[derive(Debug)]
 pub(crate) struct Search {
     choice: HostChoice,
     sockets: Sockets,
     seal: Seal,
-    /// The number of this agent in datagrams.
-    number: u64,
-    other_secrets: OtherSecrets,
-    /// True if it was reported that an agent of the job has no secret.
-    has_warned_of_open: bool,
+    run_id: RunId,
     credentials: Credentials,
+    /// The port on which this agent answers.
+    port: u16,
+    standing: watch::Sender<SearchStanding>,
+    /// The attempts at addresses that datagrams have named.
+    dials: JoinSet<(SocketAddr, Dialed)>,
     /// The sender of the last datagram, preferably on another machine. The route to it also leads to the others.
     last_peer: Option<SocketAddr>,
-    /// The coordinator that this agent hosts, if any.
-    hosted: Option<Inputs>,
-    /// Requests to other hosts for the state of their jobs. Each returns the reason if two jobs will remain.
-    rival_requests: JoinSet<Option<(SocketAddr, &'static str)>>,
-    has_warned: bool,
-    run_id: RunId,
-    notice: SearchNotice,
-    /// The attempts to reach the coordinator at addresses in datagrams.
-    trials: JoinSet<(SocketAddr, Trial)>,
-    trials_by_place: BTreeMap<SocketAddr, AbortHandle>,
-    /// The result, until [`Self::find`] returns it.
-    found: Option<Found>,
-    /// The last address at which no coordinator answered, and the reason.
+    /// The address at which the last attempt failed, and the reason.
     unanswered: Option<(SocketAddr, String)>,
     /// The process that has refused this agent.
     mismatch: Option<Mismatch>,
+    notice: SearchNotice,
+    has_warned_of_version: bool,
+    has_warned_of_clash: bool,
+    /// A host for which this one will step down once it is elected, and when it answered.
+    rival: Option<(SocketAddr, Instant)>,
+}
+
+/// The result of an attempt at an address.
+enum Dialed {
+    Standing(SearchStanding),
+    Free,
+    Refused(Mismatch),
+    Nobody(String),
+}
+
+/// The part of an agent in its job, as the rest of the agent knows it.
+pub(crate) struct Home {
+    leading: Option<(Leadership, watch::Receiver<ElectedCoordinator>)>,
+    known: watch::Receiver<NotHere>,
+    /// The address of the host with which the agent is registered, and its name.
+    at: (Option<SocketAddr>, String),
 }
 
 /// A search that continues for other agents until this value is dropped.
@@ -110,78 +116,99 @@ impl Search {
         let hosts = spec.hosts.len();
         info!(%run_id, port = spec.port, interfaces, hosts, "searching for the job's other agents");
         let own = Candidate { rank: spec.rank, number: rand::random() };
-        let choice = HostChoice::new(clock::now(), own, spec.eligible, Pace::default());
+        let choice = HostChoice::new(clock::now(), own, spec.eligible);
         Ok(Self {
-            choice,
             sockets,
             seal: Seal::new(run_id.clone(), credentials.clone()),
-            number: own.number,
-            other_secrets: OtherSecrets::default(),
-            has_warned_of_open: false,
-            credentials: credentials.clone(),
-            last_peer: None,
-            hosted: None,
-            rival_requests: JoinSet::new(),
-            has_warned: false,
             run_id: run_id.clone(),
-            notice: SearchNotice::new(clock::now()),
-            trials: JoinSet::new(),
-            trials_by_place: BTreeMap::new(),
-            found: None,
+            credentials: credentials.clone(),
+            port: spec.port,
+            standing: watch::Sender::new(choice.standing()),
+            choice,
+            dials: JoinSet::new(),
+            last_peer: None,
             unanswered: None,
             mismatch: None,
+            notice: SearchNotice::new(clock::now()),
+            has_warned_of_version: false,
+            has_warned_of_clash: false,
+            rival: None,
         })
     }
 
-    /// Searches until the endpoint is found, at most for `join_timeout`.
+    /// Searches until the host is found, at most for `join_timeout`. Meanwhile this agent's port answers others.
     ///
     /// # Errors
     ///
-    /// Returns [`LocateError`] if no host was found, or if the host has refused this agent.
-    pub(crate) async fn find(&mut self, join_timeout: Duration) -> Result<Found, LocateError> {
+    /// Returns [`HostOrJoinError`] if no host was found, or if the host has refused this agent.
+    pub(crate) async fn find(&mut self, join_timeout: Duration) -> Result<Found, HostOrJoinError> {
+        let (listener, server) = self.listen()?;
         let deadline = clock::now() + join_timeout;
-        loop {
-            self.carry_out_all()?;
-            if let Some(found) = self.found.take() {
-                self.trials.abort_all();
-                self.trials_by_place.clear();
-                return Ok(found);
+        let found = loop {
+            if let Some(effect) = self.carry_out_all() {
+                match effect {
+                    Effect::Join(at) => break Found::There(at),
+                    Effect::Host => break Found::Here(self.own_address(), listener),
+                    Effect::Continue(at) => match continued(at, self.port, &listener) {
+                        Ok(listener) => {
+                            info!(endpoint = %at, "continuing the coordinator at this address");
+                            break Found::Here(at.ip(), listener);
+                        }
+                        Err(error) => {
+                            self.unanswered = Some((at, format!("cannot listen at {at}: {error}")));
+                            self.choice.handle_not_continued(clock::now(), at);
+                        }
+                    },
+                    _ => {
+                        if let Some(mismatch) = self.mismatch.take() {
+                            return Err(LocateError::from(mismatch).into());
+                        }
+                    }
+                }
+                continue;
             }
             if clock::now() >= deadline {
-                break;
+                let cause = self.unanswered.take().map(|(_, cause)| cause);
+                let cause =
+                    cause.unwrap_or_else(|| "no agent that may host the job answered".to_owned());
+                return Err(LocateError::NotFound { waited: join_timeout, cause }.into());
             }
             self.wait(Some(deadline.min(self.notice.poll_timeout()))).await;
             let (interfaces, progress) = (self.interfaces(), self.progress());
             let run_id = self.run_id.as_str();
             let line = self.notice.handle_timeout(clock::now(), run_id, &interfaces, progress);
             line.iter().for_each(|line| telemetry::line(line));
-        }
-        let cause = match &self.unanswered {
-            Some((_, cause)) => cause.clone(),
-            None => "no agent that may host the job answered".to_owned(),
         };
-        Err(LocateError::NotFound { waited: join_timeout, cause })
+        self.dials.abort_all();
+        server.stop();
+        Ok(found)
+    }
+
+    /// Opens this agent's port, or a free one if another job uses it. The other agents receive the port in use.
+    fn listen(&mut self) -> Result<(TcpListener, Server), HostOrJoinError> {
+        let reach = Reach::of(self.own_address());
+        let listener = net::listen(reach, self.port).or_else(|_| net::listen(reach, 0));
+        let listener = listener.map_err(system("listen"))?;
+        self.port = listener.local_addr().map_err(system("listen"))?.port();
+        let served = listener.try_clone().map_err(system("listen"))?;
+        let known = watch::channel(NotHere::unknown()).1;
+        let server = Server::elsewhere(served, &self.run_id, known, &self.credentials)?;
+        server.show_standing(self.standing.subscribe());
+        Ok((listener, server))
     }
 
     fn progress(&self) -> SearchProgress {
         match &self.unanswered {
             Some((at, _)) => SearchProgress::NoCoordinator(*at),
-            None if self.choice.is_alone() => SearchProgress::Alone(self.other_secrets.first()),
+            None if self.choice.is_alone() => SearchProgress::Alone,
             None if self.choice.has_candidate() => SearchProgress::Candidates,
             None => SearchProgress::NoCandidate,
         }
     }
 
-    /// Returns true if no other agent of the job was found.
+    /// Returns true if no other agent of the job has sent a datagram.
     pub(crate) fn is_alone(&self) -> bool {
         self.choice.is_alone()
-    }
-
-    /// Notes that this agent hosts although it has found no other one. From now on it also warns of agents with another secret, until it
-    /// finds an agent of the job.
-    pub(crate) fn handle_hosting_alone(&mut self) {
-        let others = self.other_secrets.handle_hosting_alone();
-        others.iter().for_each(|other| warn!("{other}"));
     }
 
     /// Returns the names of the interfaces that it searches on.
@@ -189,210 +216,92 @@ impl Search {
         self.sockets.interfaces().join(",")
     }
 
-    /// Notes that this agent has joined. Continues to answer searching agents, with the `known`
-    /// endpoint of the coordinator.
-    pub(crate) fn answer_as_member(
-        mut self,
-        mut known: watch::Receiver<NotHere>,
-    ) -> SearchResponder {
-        known.mark_unchanged();
+    /// Returns what this agent shows on its port.
+    pub(crate) fn standing(&self) -> watch::Receiver<SearchStanding> {
+        self.standing.subscribe()
+    }
+
+    /// Continues to answer searching agents, for an agent at `port` that hosts or has joined.
+    pub(crate) fn answer(mut self, port: u16, mut home: Home) -> SearchResponder {
+        self.port = port;
         SearchResponder(tokio::spawn(async move {
-            let mut endpoint = known.borrow().endpoint.clone();
             loop {
-                // This can fail only during a search, which has ended.
-                let _ = self.carry_out_all();
+                let settled = home.settled().await;
+                self.choice.handle_settled(clock::now(), settled);
+                if self.rival.is_some() && home.coordinator().is_some() {
+                    let is_fresh = |at: Instant| clock::now() < at + limits::RIVAL_COUNTS;
+                    let rival = self.rival.take().filter(|(_, at)| is_fresh(*at));
+                    rival.into_iter().for_each(|(rival, _)| self.step_down(rival, &home));
+                }
+                while let Some(effect) = self.carry_out_all() {
+                    match effect {
+                        Effect::StepDown(at) => self.step_down(at, &home),
+                        Effect::Show(at, has_begun) => self.show(at, has_begun, &home),
+                        // The search has ended.
+                        _ => {}
+                    }
+                }
+                if self.is_alone()
+                    && let Some(others) = self.notice.lonely_host(clock::now())
+                {
+                    warn!("no other agent of this job was found, but {others}");
+                }
                 tokio::select! {
                     () = self.wait(None) => {}
-                    Ok(()) = known.changed() => {
-                        let now_known = known.borrow_and_update().endpoint.clone();
-                        if now_known != endpoint {
-                            self.move_to(address_of(&now_known).await);
-                            endpoint = now_known;
-                        }
-                    }
+                    () = home.changed() => {}
                 }
             }
         }))
     }
 
-    /// Continues to answer searching agents, for an agent at `own` that may lead.
-    ///
-    /// - While it leads, it answers with its own endpoint. If another host of the job must win, its coordinator steps down.
-    /// - Otherwise it answers with the endpoint of the coordinator with which it is registered.
-    pub(crate) fn answer_as_host(
-        mut self,
-        own: SocketAddr,
-        mut elected: watch::Receiver<ElectedCoordinator>,
-        mut known: watch::Receiver<NotHere>,
-    ) -> SearchResponder {
-        if !self.choice.has_found() {
-            // This agent is the first voter, or it knows the voters of the job.
-            self.choice.handle_sent_elsewhere(clock::now(), own);
-        }
-        SearchResponder(tokio::spawn(async move {
-            let mut registered = String::new();
-            loop {
-                let leads = match &*elected.borrow_and_update() {
-                    ElectedCoordinator::Here(inputs) => Some(inputs.clone()),
-                    ElectedCoordinator::There(_) | ElectedCoordinator::Unknown => None,
-                };
-                let now_known = known.borrow_and_update().endpoint.clone();
-                match leads {
-                    Some(inputs) => self.lead(own, inputs),
-                    None if self.hosted.is_some() || now_known != registered => {
-                        self.move_to(address_of(&now_known).await);
-                    }
-                    None => {}
-                }
-                registered = now_known;
-                // This can fail only during a search, which has ended.
-                let _ = self.carry_out_all();
-                tokio::select! {
-                    () = self.wait(None) => {}
-                    Ok(()) = elected.changed() => {}
-                    Ok(()) = known.changed() => {}
-                }
-            }
-        }))
-    }
-
-    /// Notes that this agent's voter leads, and hosts a coordinator at `own`.
-    fn lead(&mut self, own: SocketAddr, coordinator: Inputs) {
-        if !self.hosted.as_ref().is_some_and(|hosted| hosted.same_channel(&coordinator)) {
-            self.rival_requests.abort_all();
-            self.hosted = Some(coordinator);
-            self.choice.handle_hosting(clock::now(), own);
-        }
-    }
-
-    /// Notes that this agent does not coordinate. `coordinator` is the coordinator with which it is registered, if known.
-    fn move_to(&mut self, coordinator: Option<SocketAddr>) {
-        self.hosted = None;
-        self.rival_requests.abort_all();
-        if let Some(at) = coordinator {
-            self.choice.handle_sent_elsewhere(clock::now(), at);
-        }
-    }
-
-    fn carry_out_all(&mut self) -> Result<(), LocateError> {
-        while let Some(effect) = self.choice.poll_effect() {
-            match effect {
-                Effect::Broadcast(message) => self.broadcast(&message),
-                Effect::Answer(peer, message) if self.sockets.misses(peer) => {
-                    self.send_to(peer, &message);
-                }
-                Effect::Answer(..) => {}
-                Effect::Send(peers, message) if self.sockets.reaches_each() => {
-                    peers.iter().for_each(|peer| self.send_to(*peer, &message));
-                }
-                Effect::Send(_, message) => self.broadcast(&message),
-                Effect::Present(asked) => self.answer_present(asked),
-                Effect::Host => self.found = Some(Found::Here(self.own_address())),
-                Effect::Try(at) => self.try_place(at),
-                Effect::Drop(at) => {
-                    if let Some(trial) = self.trials_by_place.remove(&at) {
-                        trial.abort();
-                    }
-                }
-                Effect::Continue(at) => self.continue_host(at),
-                Effect::GiveUp(_) => {
-                    if let Some(mismatch) = self.mismatch.take() {
-                        return Err(mismatch.into());
-                    }
-                }
-                Effect::AskRival(rival) => {
-                    if let Some(hosted) = &self.hosted {
-                        let credentials = self.credentials.clone();
-                        self.rival_requests.spawn(ask_rival(rival, hosted.clone(), credentials));
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn broadcast(&self, message: &SearchMessage) {
-        for datagram in self.seal.close(message) {
-            self.sockets.broadcast(&datagram);
-        }
-    }
-
-    fn send_to(&self, peer: SocketAddr, message: &SearchMessage) {
-        for datagram in self.seal.close(message) {
-            self.sockets.send_to(peer, &datagram);
-        }
-    }
-
-    fn answer_present(&self, asked: BTreeMap<SocketAddr, Vec<u64>>) {
-        let answer = |nonces| SearchMessage::Answer { by: self.number, nonces };
-        if self.sockets.reaches_each() {
-            asked.into_iter().for_each(|(peer, nonces)| self.send_to(peer, &answer(nonces)));
-        } else {
-            self.broadcast(&answer(asked.into_values().flatten().collect()));
-        }
-    }
-
-    fn continue_host(&mut self, at: SocketAddr) {
-        let endpoint = Endpoint { host: at.ip().to_string(), port: at.port() };
-        match locate::bind(&endpoint, at) {
-            Ok(listener) => self.found = Some(Found::HereAgain(at, listener)),
-            Err(error) => {
-                self.unanswered = Some((at, format!("cannot listen at {at}: {error}")));
-                self.choice.handle_not_continued(clock::now(), at);
-            }
-        }
-    }
-
-    fn try_place(&mut self, at: SocketAddr) {
-        debug!(%at, "an agent names this address as that of the coordinator");
-        let (run_id, credentials) = (self.run_id.clone(), self.credentials.clone());
-        let trial = async move { (at, trial::try_place(at, &run_id, &credentials).await) };
-        self.trials_by_place.insert(at, self.trials.spawn(trial));
-    }
-
-    fn handle_trial(&mut self, id: task::Id, at: SocketAddr, trial: Trial) {
-        // A trial that was dropped may have ended before that.
-        if self.trials_by_place.get(&at).is_none_or(|current| current.id() != id) {
+    /// Makes the coordinator of this process step down for the host at `at`, as soon as it is elected.
+    fn step_down(&mut self, at: SocketAddr, home: &Home) {
+        let Some(coordinator) = home.coordinator() else {
+            self.rival = Some((at, clock::now()));
             return;
-        }
-        self.trials_by_place.remove(&at);
-        let now = clock::now();
-        if self.found.is_some() || self.choice.has_found() {
-            return;
-        }
-        match trial {
-            Trial::There => {
-                self.choice.handle_joined(now, at);
-                self.found = Some(Found::There(at));
-            }
-            Trial::Here => self.choice.handle_own_place(now, at),
-            Trial::Refused(mismatch) => {
-                self.unanswered = Some((at, mismatch.to_string()));
-                if self.choice.handle_refused(now, at) {
-                    self.mismatch = Some(mismatch);
-                }
-            }
-            Trial::NotThere(cause) => {
-                // A refusal explains the failure better.
-                if self.mismatch.is_none() {
-                    self.unanswered = Some((at, cause));
-                }
-                self.choice.handle_not_joined(now, at);
-            }
-        }
+        };
+        info!(to = %at, "another agent also coordinates this job; joining it there");
+        // The next answer repeats it.
+        let _ = coordinator.try_send(Input::StepDown(endpoint_at(at)));
     }
 
-    /// Warns of a second job with this name, once.
-    fn note(&mut self, clash: Option<(SocketAddr, &'static str)>) {
-        if let Some((other, why)) = clash
-            && !self.has_warned
-        {
-            self.has_warned = true;
+    /// Shows this job to the host at `at`. Jobs without voters are not compared.
+    fn show(&mut self, at: SocketAddr, has_begun: bool, home: &Home) {
+        let Some((leadership, _)) = &home.leading else { return };
+        if !leadership.is_fixed() {
+            // The next answer repeats it.
+            leadership.try_send(LeadershipCommand::Found(VoterAddress::new(at.to_string())));
+        } else if has_begun && !self.has_warned_of_clash {
+            self.has_warned_of_clash = true;
             warn!(
-                %other, why,
-                "another agent hosts a different job with the same name: check `--rdzv-id` on \
-                 all nodes"
+                other = %at,
+                "another agent hosts a different job with the same name: check `--rdzv-id` on all nodes"
             );
+        }
+    }
+
+    /// Carries out effects. Returns the first effect whose execution depends on the part of this agent.
+    fn carry_out_all(&mut self) -> Option<Effect> {
+        self.standing.send_if_modified(|shown| {
+            let standing = self.choice.standing();
+            std::mem::replace(shown, standing) != standing
+        });
+        loop {
+            match self.choice.poll_effect()? {
+                Effect::Send(peers) => {
+                    let announcement = self.choice.announcement(self.port);
+                    for datagram in announcement.iter().flat_map(|one| self.seal.close(one)) {
+                        self.sockets.broadcast(&datagram);
+                        let missed = peers.iter().filter(|peer| self.sockets.misses(**peer));
+                        missed.for_each(|peer| self.sockets.send_to(*peer, &datagram));
+                    }
+                }
+                Effect::Dial(at) => {
+                    let (run_id, credentials) = (self.run_id.clone(), self.credentials.clone());
+                    self.dials.spawn(async move { (at, dial(at, &run_id, &credentials).await) });
+                }
+                effect => return Some(effect),
+            }
         }
     }
 
@@ -402,54 +311,57 @@ impl Search {
             // Hosts that have answered come first, because there are few. Datagrams come before deadlines: otherwise an agent that was
             // paused would act as if it had waited for the others.
             biased;
-            Some(tried) = self.trials.join_next_with_id() => {
-                // A trial that was dropped has no result, unless it had ended before.
-                if let Ok((id, (at, trial))) = tried {
-                    self.handle_trial(id, at, trial);
-                }
-            }
+            Some(Ok((at, dialed))) = self.dials.join_next() => self.handle_dialed(at, dialed),
             received = self.sockets.receive() => match received {
                 Ok((bytes, peer)) => {
                     self.handle_datagram(&bytes, peer);
                     // A flood of datagrams must not delay deadlines.
-                    let now = clock::now();
-                    if self.choice.poll_timeout().is_some_and(|due| due <= now) {
-                        self.choice.handle_timeout(now);
-                    }
+                    self.choice.handle_timeout(clock::now());
                 }
                 Err(error) => {
                     debug!(%error, "failed to receive datagrams; retrying");
                     clock::until(Some(clock::now() + limits::RETRY_INTERVAL)).await;
                 }
             },
-            Some(answer) = self.rival_requests.join_next() => self.note(answer.ok().flatten()),
             () = clock::until(due) => self.choice.handle_timeout(clock::now()),
         }
     }
 
+    fn handle_dialed(&mut self, at: SocketAddr, dialed: Dialed) {
+        let answer = match dialed {
+            Dialed::Standing(standing) => DialAnswer::Standing(standing),
+            Dialed::Free => DialAnswer::Free,
+            Dialed::Refused(mismatch) => {
+                self.unanswered = Some((at, mismatch.to_string()));
+                self.mismatch = Some(mismatch);
+                DialAnswer::Refused
+            }
+            Dialed::Nobody(cause) => {
+                // A refusal explains the failure better.
+                if self.mismatch.is_none() {
+                    self.unanswered = Some((at, cause));
+                }
+                DialAnswer::Nobody
+            }
+        };
+        self.choice.handle_answer(clock::now(), at, answer);
+    }
+
     fn handle_datagram(&mut self, bytes: &[u8], peer: SocketAddr) {
         match self.seal.open(bytes) {
-            Opened::Message(message) => {
+            Opened::Announcement(announcement) => {
                 self.last_peer = self.last_peer.filter(|_| ThisHost.owns(peer.ip())).or(Some(peer));
-                self.choice.handle_message(clock::now(), &message, peer);
-                if !self.choice.is_alone() {
-                    self.other_secrets.handle_agent_found();
-                }
+                self.choice.handle_announcement(clock::now(), peer, &announcement);
             }
-            Opened::OtherSecret(secret) => {
-                if let Some(other) = self.other_secrets.handle_datagram(peer.ip(), secret) {
-                    warn!("{other}");
-                }
-            }
-            Opened::NoSecret if !self.has_warned_of_open => {
-                self.has_warned_of_open = true;
+            Opened::OtherJob => self.notice.handle_other_job(),
+            Opened::OtherVersion if !self.has_warned_of_version => {
+                self.has_warned_of_version = true;
                 warn!(
-                    "an agent of this job at {} searches without the secret of this one; give both the same \
-                     `--secret-file`, or `--auth none`",
+                    "an agent of this job at {} runs another version of ragent, and the two do not find each other;                      install the same version on all nodes",
                     peer.ip()
                 );
             }
-            Opened::NoSecret | Opened::Foreign => {}
+            Opened::OtherVersion | Opened::Foreign => {}
         }
     }
 
@@ -462,8 +374,69 @@ impl Search {
         let known = towards.and_then(net::own_address_towards);
         known.or_else(net::default_address).unwrap_or_else(|| {
             let addresses = ThisHost.addresses();
-            addresses.into_iter().next().unwrap_or_else(|| IpAddr::from([127, 0, 0, 1]))
+            addresses.into_iter().next().unwrap_or_else(|| Ipv4Addr::LOCALHOST.into())
         })
+    }
+}
+
+impl Home {
+    /// Returns the part of an agent that is registered with the endpoint `known`, or hosts. `leading` is the leadership of its process, if
+    /// that may lead, and the coordinator that it knows. `found` is the address of the host that the search has found.
+    pub(crate) fn new(
+        leading: Option<(Leadership, watch::Receiver<ElectedCoordinator>)>,
+        known: watch::Receiver<NotHere>,
+        found: Option<SocketAddr>,
+    ) -> Self {
+        Self { leading, known, at: (found, String::new()) }
+    }
+
+    /// Returns the coordinator of this process, if it leads.
+    fn coordinator(&self) -> Option<Inputs> {
+        match &*self.leading.as_ref()?.1.borrow() {
+            ElectedCoordinator::Here(inputs) => Some(inputs.clone()),
+            ElectedCoordinator::There(_) | ElectedCoordinator::Unknown => None,
+        }
+    }
+
+    /// Returns the present part.
+    async fn settled(&mut self) -> Settled {
+        let known = self.known.borrow_and_update().endpoint.clone();
+        if known != self.at.1 {
+            let address = address_of(&known).await;
+            self.at = (address.or(self.at.0), known);
+        }
+        let home = self.at.0;
+        let Some((leadership, elected)) = &mut self.leading else {
+            return Settled { stage: SearchStage::Member, home, compares: false };
+        };
+        let has_begun = leadership.stored.borrow_and_update().replica.has_round();
+        let is_voter = !leadership.is_fixed() && !leadership.is_outside();
+        let stage = match &*elected.borrow_and_update() {
+            ElectedCoordinator::Here(_) if has_begun => SearchStage::Leader,
+            ElectedCoordinator::Here(_) => SearchStage::Host,
+            // It will be elected soon.
+            ElectedCoordinator::Unknown if is_voter && !has_begun => SearchStage::Host,
+            ElectedCoordinator::Unknown | ElectedCoordinator::There(_) => SearchStage::Member,
+        };
+        let compares = stage != SearchStage::Member || is_voter && has_begun;
+        Settled { stage, home, compares }
+    }
+
+    /// Waits until the part may have changed.
+    async fn changed(&mut self) {
+        let has_changed = match &mut self.leading {
+            None => self.known.changed().await.is_ok(),
+            Some((leadership, elected)) => tokio::select! {
+                Ok(()) = leadership.stored.changed() => true,
+                Ok(()) = elected.changed() => true,
+                Ok(()) = self.known.changed() => true,
+                else => false,
+            },
+        };
+        if !has_changed {
+            // The agent ends.
+            std::future::pending().await
+        }
     }
 }
 
@@ -473,40 +446,33 @@ async fn address_of(endpoint: &str) -> Option<SocketAddr> {
     net::resolve(&endpoint).await.ok()?.into_iter().next()
 }
 
-/// Asks another host for the state of its job, and makes this one step down if it must. Returns the
-/// reason if two jobs will remain.
-async fn ask_rival(
-    rival: SocketAddr,
-    hosted: Inputs,
-    credentials: Credentials,
-) -> Option<(SocketAddr, &'static str)> {
-    let endpoint = Endpoint { host: rival.ip().to_string(), port: rival.port() };
-    // Datagrams are not trusted, so this agent steps down only for a process that does coordinate the job.
-    let asked = timeout(limits::IDENTIFY_TIMEOUT, client::job(&endpoint, &credentials)).await;
-    let Ok(Ok(Some(theirs))) = asked else {
-        debug!(%rival, "the other agent does not answer as the coordinator of a job");
-        return None;
-    };
-    let own = coordinator_driver::snapshot(&hosted).await?;
-    match rivals::verdict(&own, &theirs) {
-        Verdict::Stay => None,
-        Verdict::Clash => Some((rival, "the settings differ")),
-        Verdict::BothBegun if own.voters.is_empty() || theirs.voters.is_empty() => {
-            Some((rival, "both jobs have started"))
+/// Returns the endpoint at an address that the search has found.
+pub(crate) fn endpoint_at(at: SocketAddr) -> Endpoint {
+    Endpoint { host: at.ip().to_string(), port: at.port() }
+}
+
+/// Asks the agent at `at` for its part in the job.
+async fn dial(at: SocketAddr, run_id: &RunId, credentials: &Credentials) -> Dialed {
+    let asked = timeout(limits::DIAL_TIMEOUT, async {
+        let cause = match identity::standing_at(at, run_id, credentials).await {
+            Ok(standing) => return Dialed::Standing(standing),
+            Err(cause) => cause,
+        };
+        match identity::ask(at, Some(credentials)).await {
+            IdentityAnswer::Mismatch(mismatch) => Dialed::Refused(mismatch),
+            IdentityAnswer::None(_) if ThisHost.owns(at.ip()) => Dialed::Free,
+            // It has just replaced the listener of its search.
+            IdentityAnswer::Ragent => match identity::standing_at(at, run_id, credentials).await {
+                Ok(standing) => Dialed::Standing(standing),
+                Err(cause) => Dialed::Nobody(cause),
+            },
+            _ => Dialed::Nobody(cause),
         }
-        Verdict::BothBegun => {
-            info!(at = %rival, "another job of this name has begun; the voters of both compare them");
-            let voters = vec![VoterAddress::new(endpoint.to_string())];
-            let job = KnownJob { uid: theirs.job_uid.clone(), voters, leads: None };
-            // The coordinator may have ended at this moment.
-            let _ = hosted.send(Input::OtherJob(job)).await;
-            None
-        }
-        Verdict::StepDown => {
-            info!(to = %rival, "another agent also coordinates this job; joining it there");
-            // The coordinator may have ended at this moment.
-            let _ = hosted.send(Input::StepDown(endpoint)).await;
-            None
-        }
-    }
+    });
+    asked.await.unwrap_or_else(|_| Dialed::Nobody(format!("{at} did not answer in time")))
+}
+
+/// Returns a listener at the own address `at`, where this agent continues the host. It may be that of the search.
+fn continued(at: SocketAddr, port: u16, listener: &TcpListener) -> io::Result<TcpListener> {
+    if at.port() == port { listener.try_clone() } else { locate::bind(&endpoint_at(at), at) }
 }

@@ -125,12 +125,6 @@ impl Sockets {
         self.has_list && !self.hosts.borrow().contains(&peer)
     }
 
-    /// Returns true if a datagram to one address reaches the agent there. Without a list of hosts, several agents of one machine may share
-    /// the port, and only one of them would receive it.
-    pub(crate) fn reaches_each(&self) -> bool {
-        self.has_list
-    }
-
     /// Sends `bytes` to one agent.
     pub fn send_to(&self, peer: SocketAddr, bytes: &[u8]) {
         let socket = if peer.is_ipv4() { &self.v4 } else { &self.v6 };

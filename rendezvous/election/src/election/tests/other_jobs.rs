@@ -184,6 +184,19 @@ fn job_is_shown_to_listed_hosts_at_once_and_again() {
     }
 }
 
+/// A process that a search has found is shown the job as well, for a while.
+#[test]
+fn job_is_shown_to_found_processes() {
+    let mut voters = leader_of("own", 100);
+    let (mut now, voter) = (voters.now, &mut voters.voters[0]);
+    voter.handle_found(now, &address(OTHER));
+    assert!(voter.connections().contains(&address(OTHER)));
+    pass(voter, &mut now, millis(600));
+    assert!(greeted(voter).contains(&OTHER));
+    pass(voter, &mut now, Timers::default().patience());
+    assert!(!voter.connections().contains(&address(OTHER)));
+}
+
 /// The job is not shown to a host that shows the same one, until its connection ends or it has shown nothing for a
 /// while: then another process may be there.
 #[test]
