@@ -22,6 +22,47 @@ macro_rules! enumeration {
                 }
             }
         }
+
+        impl $crate::convert::kinds::Kind<$domain, i32> for $crate::convert::kinds::Enumeration {
+            fn write(&self, value: $domain) -> i32 {
+                v1::$wire::from(value).into()
+            }
+
+            fn read(&self, value: i32, _: &'static str) -> Result<$domain, Malformed> {
+                v1::$wire::try_from(value).unwrap_or_default().try_into()
+            }
+        }
+    };
+}
+
+/// Implements conversions between a generated message and a domain type, from one list of fields. Each line has
+/// the name of the field in the message, the name in the domain type if it is another one, and the kind of the
+/// field. An error names the field after `$name`. A last argument is a function that checks rules about several
+/// fields of a received message.
+macro_rules! message {
+    ($domain:path, $wire:path, $name:literal, {
+        $($on_wire:ident $(as $field:ident)?: $kind:expr),+ $(,)?
+    } $(, $check:path)?) => {
+        impl From<$domain> for $wire {
+            fn from(message: $domain) -> Self {
+                use $crate::convert::kinds::*;
+                let $domain { $($($field:)? $on_wire),+ } = message;
+                Self { $($on_wire: $kind.write($on_wire)),+ }
+            }
+        }
+
+        impl TryFrom<$wire> for $domain {
+            type Error = Malformed;
+
+            fn try_from(message: $wire) -> Result<Self, Malformed> {
+                use $crate::convert::kinds::*;
+                $($check(&message)?;)?
+                let $wire { $($on_wire),+ } = message;
+                $(let $on_wire =
+                    $kind.read($on_wire, concat!($name, ".", stringify!($on_wire)))?;)+
+                Ok(Self { $($($field:)? $on_wire),+ })
+            }
+        }
     };
 }
 
@@ -32,6 +73,7 @@ mod coordinator;
 mod failure;
 mod health;
 mod job_state;
+mod kinds;
 mod look;
 mod memory;
 mod notice;
@@ -42,15 +84,12 @@ pub mod voter;
 
 use std::time::Duration;
 
-use ragent_rendezvous::{
-    ids::{Round, RoundId, Term},
-    message::LINE_MAX,
-};
+use ragent_rendezvous::{ids::RoundId, limits::NUMBER_MAX, message::LINE_MAX};
 
 pub use self::{
     agent::FromAgent,
     coordinator::{FromCoordinator, NotHere},
-    snapshot::checked,
+    snapshot::state_from_json,
 };
 use crate::{
     Malformed, limits,
@@ -141,6 +180,16 @@ fn to_millis(value: Duration) -> u64 {
     u64::try_from(value.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Returns the milliseconds, rounded up: for a time for which workers may run, a shorter one would be unsafe.
+fn to_millis_up(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// Checks a term, or another number that only grows.
+fn number(value: u64, field: &'static str) -> Result<u64, Malformed> {
+    if value > NUMBER_MAX { Err(Malformed::OutOfRange(field)) } else { Ok(value) }
+}
+
 fn list<T, U>(
     values: Vec<T>,
     field: &'static str,
@@ -153,13 +202,14 @@ fn list<T, U>(
     values.into_iter().map(convert).collect()
 }
 
+message!(RoundId, v1::RoundId, "round_id", { term: Same, round: Same });
+
 fn round(value: Option<v1::RoundId>, field: &'static str) -> Result<RoundId, Malformed> {
-    let v1::RoundId { term, round } = required(value, field)?;
-    Ok(RoundId { term: Term(term), round: Round(round) })
+    required(value, field)?.try_into()
 }
 
 fn to_round(value: RoundId) -> Option<v1::RoundId> {
-    Some(v1::RoundId { term: value.term.0, round: value.round.0 })
+    Some(value.into())
 }
 
 #[cfg(test)]

@@ -4,8 +4,9 @@ use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 
 use ragent_rendezvous::{
     heir::Member,
-    ids::{GroupRank, JobUid, NodeId, Round, RunId, StreamNumber, Term, VoterId},
+    ids::{JobUid, NodeId, Round, RunId, StreamNumber, Term, VoterId},
     known_job::{KnownJob, Leads},
+    limits::VOTERS_MAX,
     message::{
         FromNode, KnownRound, NodeDescription, NodeReport, NodeState, PROGRESS_MAX,
         REFUSED_CLIENTS_MAX, RefusedClients, Registration, StandbyCounts, StoreUnreached,
@@ -140,65 +141,23 @@ impl From<FromAgent> for v1::AgentMessage {
     }
 }
 
-impl From<StandbyCounts> for v1::Standbys {
-    fn from(standbys: StandbyCounts) -> Self {
-        let StandbyCounts { ready, importing, size, obstacle } = standbys;
-        Self { ready, importing, size, obstacle: obstacle.as_deref().map(printable) }
-    }
-}
+message!(StandbyCounts, v1::Standbys, "standbys", {
+    ready: Same,
+    importing: Same,
+    size: Same,
+    obstacle: Optional(Text(PROGRESS_MAX)),
+});
 
-impl TryFrom<v1::Standbys> for StandbyCounts {
-    type Error = Malformed;
+message!(StoreUnreached, v1::StoreUnreached, "store_unreached", {
+    round: Required(Inner),
+    address: Line(limits::MAX_NAME_LEN),
+    why: Line(limits::MAX_NAME_LEN),
+});
 
-    fn try_from(standbys: v1::Standbys) -> Result<Self, Malformed> {
-        let v1::Standbys { ready, importing, size, obstacle } = standbys;
-        let read = |obstacle| text(obstacle, "standbys.obstacle", PROGRESS_MAX);
-        Ok(Self { ready, importing, size, obstacle: obstacle.map(read).transpose()? })
-    }
-}
-
-impl From<StoreUnreached> for v1::StoreUnreached {
-    fn from(StoreUnreached { round, address, why }: StoreUnreached) -> Self {
-        Self { round: to_round(round), address: fitted(&address), why: fitted(&why) }
-    }
-}
-
-impl TryFrom<v1::StoreUnreached> for StoreUnreached {
-    type Error = Malformed;
-
-    fn try_from(unreached: v1::StoreUnreached) -> Result<Self, Malformed> {
-        let v1::StoreUnreached { round: in_round, address, why } = unreached;
-        Ok(Self {
-            round: round(in_round, "store_unreached.round")?,
-            address: name(address, "store_unreached.address")?,
-            why: name(why, "store_unreached.why")?,
-        })
-    }
-}
-
-impl From<RefusedClients> for v1::RefusedClients {
-    fn from(refused: RefusedClients) -> Self {
-        let addresses = refused.addresses.iter().map(IpAddr::to_string).collect();
-        Self { round: to_round(refused.round), addresses }
-    }
-}
-
-impl TryFrom<v1::RefusedClients> for RefusedClients {
-    type Error = Malformed;
-
-    fn try_from(refused: v1::RefusedClients) -> Result<Self, Malformed> {
-        let addresses = refused_clients(refused.addresses)?;
-        Ok(Self { round: round(refused.round, "refused_clients.round")?, addresses })
-    }
-}
-
-/// Parses the addresses that a round's store has refused.
-pub(super) fn refused_clients(addresses: Vec<String>) -> Result<Vec<IpAddr>, Malformed> {
-    const FIELD: &str = "refused_clients.addresses";
-    list(addresses, FIELD, REFUSED_CLIENTS_MAX, |address| {
-        address.parse().map_err(|_| Malformed::OutOfRange(FIELD))
-    })
-}
+message!(RefusedClients, v1::RefusedClients, "refused_clients", {
+    round: Required(Inner),
+    addresses: List(REFUSED_CLIENTS_MAX, Parsed),
+});
 
 impl From<Registration> for v1::Registration {
     fn from(registration: Registration) -> Self {
@@ -209,11 +168,7 @@ impl From<Registration> for v1::Registration {
             stream: registration.stream.0,
             node: Some(registration.node.into()),
             settings: Some(registration.settings.into()),
-            known_round: Some(v1::KnownRound {
-                round: to_round(registration.known_round.round),
-                size: registration.known_round.size,
-                group_rank: registration.known_round.group_rank.map(|rank| rank.0),
-            }),
+            known_round: Some(registration.known_round.into()),
             restarts_used: registration.restarts_used,
             charged_through: registration.charged_through.0,
             report: Some(registration.report.into()),
@@ -231,7 +186,6 @@ impl TryFrom<v1::Registration> for Registration {
     type Error = Malformed;
 
     fn try_from(registration: v1::Registration) -> Result<Self, Malformed> {
-        let known_round = required(registration.known_round, "registration.known_round")?;
         let job_uid = name(registration.job_uid, "registration.job_uid")?;
         Ok(Self {
             protocol_version: registration.protocol_version,
@@ -240,11 +194,8 @@ impl TryFrom<v1::Registration> for Registration {
             stream: StreamNumber(registration.stream),
             node: required(registration.node, "registration.node")?.try_into()?,
             settings: required(registration.settings, "registration.settings")?.try_into()?,
-            known_round: KnownRound {
-                round: round(known_round.round, "known_round.round")?,
-                size: known_round.size,
-                group_rank: known_round.group_rank.map(GroupRank),
-            },
+            known_round: required(registration.known_round, "registration.known_round")?
+                .try_into()?,
             restarts_used: registration.restarts_used,
             charged_through: Round(registration.charged_through),
             report: required(registration.report, "registration.report")?.try_into()?,
@@ -256,35 +207,23 @@ impl TryFrom<v1::Registration> for Registration {
     }
 }
 
-impl From<KnownJob> for v1::KnownJob {
-    fn from(job: KnownJob) -> Self {
-        let KnownJob { uid, voters, leads } = job;
-        let voters = voters.iter().map(ToString::to_string).collect();
-        let leads = leads.map(|Leads { born_ms, term, has_nodes }| v1::known_job::Leads {
-            born_ms,
-            term: term.0,
-            has_nodes,
-        });
-        Self { job_uid: uid.to_string(), voters, leads }
-    }
-}
+message!(KnownRound, v1::KnownRound, "known_round", {
+    round: Required(Inner),
+    size: Same,
+    group_rank: Optional(Same),
+});
 
-impl TryFrom<v1::KnownJob> for KnownJob {
-    type Error = Malformed;
+message!(KnownJob, v1::KnownJob, "known_job", {
+    job_uid as uid: Nonempty,
+    voters: List(2 * VOTERS_MAX, Nonempty),
+    leads: Optional(Inner),
+});
 
-    fn try_from(job: v1::KnownJob) -> Result<Self, Malformed> {
-        let v1::KnownJob { job_uid, voters, leads: shown } = job;
-        let leads = |v1::known_job::Leads { born_ms, term, has_nodes }| {
-            let term = Term(voter::number(term, "leads.term")?);
-            Ok(Leads { born_ms, term, has_nodes })
-        };
-        Ok(Self {
-            uid: JobUid::new(nonempty(job_uid, "known_job.job_uid")?),
-            voters: voter::addresses(voters, "known_job.voters")?,
-            leads: shown.map(leads).transpose()?,
-        })
-    }
-}
+message!(Leads, v1::known_job::Leads, "leads", {
+    born_ms: Same,
+    term: Number,
+    has_nodes: Same,
+});
 
 impl From<NodeDescription> for v1::Node {
     fn from(node: NodeDescription) -> Self {
@@ -341,62 +280,47 @@ impl TryFrom<v1::Node> for NodeDescription {
     }
 }
 
-impl From<NodeReport> for v1::NodeReport {
-    fn from(report: NodeReport) -> Self {
-        use node_report::State;
-        let state = match report.state {
-            NodeState::Preparing => State::Preparing(node_report::Preparing {}),
+message!(NodeReport, v1::NodeReport, "report", {
+    round: Required(Inner),
+    state: Required(Inner),
+    failure: Optional(Boxed(Inner)),
+    lease_expired: Same,
+    notice: Optional(Inner),
+    saved: Optional(Inner),
+    requests: OrDefault(Inner),
+    unhealthy: Optional(Boxed(Inner)),
+    memory_unusable: Optional(Boxed(Inner)),
+});
+
+impl From<NodeState> for node_report::State {
+    fn from(state: NodeState) -> Self {
+        match state {
+            NodeState::Preparing => Self::Preparing(node_report::Preparing {}),
             NodeState::Ready { store_port } => {
-                State::Ready(node_report::Ready { store_port: store_port.into() })
+                Self::Ready(node_report::Ready { store_port: store_port.into() })
             }
-            NodeState::Running => State::Running(node_report::Running {}),
-            NodeState::Stopping => State::Stopping(node_report::Stopping {}),
-            NodeState::Succeeded => State::Succeeded(node_report::Succeeded {}),
-            NodeState::Leaving { reaped } => State::Leaving(node_report::Leaving { reaped }),
-        };
-        Self {
-            round: to_round(report.round),
-            state: Some(state),
-            failure: report.failure.map(|failure| (*failure).into()),
-            lease_expired: report.lease_expired,
-            notice: report.notice.map(Into::into),
-            saved: report.saved.map(Into::into),
-            requests: Some(report.requests.into()),
-            unhealthy: report.unhealthy.map(|unhealthy| (*unhealthy).into()),
-            memory_unusable: report.memory_unusable.map(|unusable| (*unusable).into()),
+            NodeState::Running => Self::Running(node_report::Running {}),
+            NodeState::Stopping => Self::Stopping(node_report::Stopping {}),
+            NodeState::Succeeded => Self::Succeeded(node_report::Succeeded {}),
+            NodeState::Leaving { reaped } => Self::Leaving(node_report::Leaving { reaped }),
         }
     }
 }
 
-impl TryFrom<v1::NodeReport> for NodeReport {
+impl TryFrom<node_report::State> for NodeState {
     type Error = Malformed;
 
-    fn try_from(report: v1::NodeReport) -> Result<Self, Malformed> {
+    fn try_from(state: node_report::State) -> Result<Self, Malformed> {
         use node_report::State;
-        let state = match required(report.state, "report.state")? {
-            State::Preparing(node_report::Preparing {}) => NodeState::Preparing,
+        Ok(match state {
+            State::Preparing(node_report::Preparing {}) => Self::Preparing,
             State::Ready(node_report::Ready { store_port }) => {
-                NodeState::Ready { store_port: port(store_port, "report.store_port")? }
+                Self::Ready { store_port: port(store_port, "report.store_port")? }
             }
-            State::Running(node_report::Running {}) => NodeState::Running,
-            State::Stopping(node_report::Stopping {}) => NodeState::Stopping,
-            State::Succeeded(node_report::Succeeded {}) => NodeState::Succeeded,
-            State::Leaving(node_report::Leaving { reaped }) => NodeState::Leaving { reaped },
-        };
-        Ok(Self {
-            round: round(report.round, "report.round")?,
-            state,
-            failure: report.failure.map(TryInto::try_into).transpose()?.map(Box::new),
-            lease_expired: report.lease_expired,
-            notice: report.notice.map(TryInto::try_into).transpose()?,
-            saved: report.saved.map(TryInto::try_into).transpose()?,
-            requests: report.requests.map(Into::into).unwrap_or_default(),
-            unhealthy: report.unhealthy.map(TryInto::try_into).transpose()?.map(Box::new),
-            memory_unusable: report
-                .memory_unusable
-                .map(TryInto::try_into)
-                .transpose()?
-                .map(Box::new),
+            State::Running(node_report::Running {}) => Self::Running,
+            State::Stopping(node_report::Stopping {}) => Self::Stopping,
+            State::Succeeded(node_report::Succeeded {}) => Self::Succeeded,
+            State::Leaving(node_report::Leaving { reaped }) => Self::Leaving { reaped },
         })
     }
 }

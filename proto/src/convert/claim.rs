@@ -9,10 +9,7 @@ use ragent_rendezvous::{
     message::PROTOCOL_VERSION,
 };
 
-use super::{
-    list, millis, nonempty,
-    voter::{number, to_millis_up},
-};
+use super::{list, millis, nonempty, number, to_millis_up};
 use crate::{
     Malformed,
     v1::{self, leader_record::Kind},
@@ -27,10 +24,6 @@ pub fn encode(record: Record) -> Vec<u8> {
         RecordKind::Placeholder => Kind::Placeholder,
         RecordKind::JobOver => Kind::JobOver,
     };
-    let successor = |Successor { process, endpoint }: Successor| v1::Successor {
-        process: process.to_string(),
-        endpoint,
-    };
     let record = v1::LeaderRecord {
         protocol_version: PROTOCOL_VERSION,
         process: process.to_string(),
@@ -38,7 +31,7 @@ pub fn encode(record: Record) -> Vec<u8> {
         term: term.0,
         number,
         kind: kind.into(),
-        successors: successors.into_iter().map(successor).collect(),
+        successors: successors.into_iter().map(Into::into).collect(),
         job_state: job_state.map(Into::into),
         silence_ms: to_millis_up(silence),
     };
@@ -64,12 +57,6 @@ pub fn decode(bytes: &[u8]) -> Result<Record, Malformed> {
         Ok(Kind::JobOver) => RecordKind::JobOver,
         Err(_) => return Err(Malformed::OutOfRange("record.kind")),
     };
-    let successor = |v1::Successor { process, endpoint }| {
-        Ok(Successor {
-            process: NodeId::new(nonempty(process, "successor.process")?),
-            endpoint: nonempty(endpoint, "successor.endpoint")?,
-        })
-    };
     Ok(Record {
         process: NodeId::new(nonempty(record.process, "record.process")?),
         endpoint: nonempty(record.endpoint, "record.endpoint")?,
@@ -77,10 +64,17 @@ pub fn decode(bytes: &[u8]) -> Result<Record, Malformed> {
         number: record.number,
         silence: millis(record.silence_ms, "record.silence_ms")?,
         kind,
-        successors: list(record.successors, "record.successors", SUCCESSORS_MAX, successor)?,
+        successors: list(
+            record.successors,
+            "record.successors",
+            SUCCESSORS_MAX,
+            TryInto::try_into,
+        )?,
         job_state: record.job_state.map(TryInto::try_into).transpose()?,
     })
 }
+
+message!(Successor, v1::Successor, "successor", { process: Nonempty, endpoint: Nonempty });
 
 #[cfg(test)]
 pub(super) mod tests {

@@ -1,20 +1,20 @@
 //! Converts messages of the coordinator.
 
-use std::{net::IpAddr, time::Duration};
+use std::time::Duration;
 
 use ragent_rendezvous::{
-    ids::{GlobalRank, GroupRank, JobUid, RoleRank, Round, RunId, Term},
+    ids::{GlobalRank, JobUid, RunId, Term},
     message::{
-        Admission, Assignment, EvictReason, HARDWARE_FACTS_MAX, RefuseReason, Replaced,
-        RestartReason, ToNode, WaitReason, Welcome,
+        Admission, Assignment, EvictReason, HARDWARE_FACTS_MAX, NOTICE_HOSTS_MAX, RefuseReason,
+        Replaced, RestartReason, ToNode, WaitReason, Welcome,
     },
     settings::Leases,
     snapshot::Explanation,
 };
 
 use super::{
-    fitted_line, line, list, memory, millis, name, nonempty, notice::hosts, port, printable,
-    progress::optional_step, required, round, text, to_millis, to_round, voter,
+    fitted_line, line, list, millis, name, nonempty, progress::optional_step, required, round,
+    to_millis, to_round, voter,
 };
 use crate::{
     Malformed, Proof, limits,
@@ -51,37 +51,12 @@ impl NotHere {
     }
 }
 
-impl From<NotHere> for v1::NotHere {
-    fn from(not_here: NotHere) -> Self {
-        Self { term: not_here.term.0, endpoint: not_here.endpoint }
-    }
-}
+message!(NotHere, v1::NotHere, "not_here", { term: Same, endpoint: Name });
 
-impl TryFrom<v1::NotHere> for NotHere {
-    type Error = Malformed;
-
-    fn try_from(not_here: v1::NotHere) -> Result<Self, Malformed> {
-        let endpoint = name(not_here.endpoint, "not_here.endpoint")?;
-        Ok(Self { term: Term(not_here.term), endpoint })
-    }
-}
-
-impl From<Explanation> for v1::Explanation {
-    fn from(Explanation { kind, text }: Explanation) -> Self {
-        Self { kind, text: printable(&text) }
-    }
-}
-
-impl TryFrom<v1::Explanation> for Explanation {
-    type Error = Malformed;
-
-    fn try_from(explanation: v1::Explanation) -> Result<Self, Malformed> {
-        Ok(Self {
-            kind: name(explanation.kind, "incomplete.kind")?,
-            text: text(explanation.text, "incomplete.text", limits::MAX_TEXT_LEN)?,
-        })
-    }
-}
+message!(Explanation, v1::Explanation, "incomplete", {
+    kind: Name,
+    text: Text(limits::MAX_TEXT_LEN),
+});
 
 impl From<FromCoordinator> for v1::CoordinatorMessage {
     fn from(message: FromCoordinator) -> Self {
@@ -427,7 +402,9 @@ impl TryFrom<restart::Reason> for RestartReason {
             },
             Reason::Notice(notice) => Self::Notice {
                 kind: notice.kind().try_into()?,
-                hosts: hosts(notice.hosts, "restart.hosts")?,
+                hosts: list(notice.hosts, "restart.hosts", NOTICE_HOSTS_MAX, |host| {
+                    name(host, "restart.hosts")
+                })?,
             },
             Reason::BadMachine(restart::BadMachine { host_name, reason }) => Self::BadMachine {
                 host_name: name(host_name, "restart.host_name")?,
@@ -453,83 +430,42 @@ impl TryFrom<restart::Reason> for RestartReason {
     }
 }
 
-impl From<Admission> for v1::Admission {
-    fn from(admission: Admission) -> Self {
-        Self {
-            round: to_round(admission.round),
-            group_rank: admission.group_rank.0,
-            group_world_size: admission.group_world_size,
-            first_global_rank: admission.first_global_rank.0,
-            world_size: admission.world_size,
-            first_role_rank: admission.first_role_rank.0,
-            role_world_size: admission.role_world_size,
-            restart_count: admission.restart_count,
-            restarts_forgiven: admission.restarts_forgiven,
-            charged_through: admission.charged_through.0,
-            master_address: admission.master_address,
-            master_port: admission.master_port.into(),
-            store_clients: admission.store_clients.iter().map(IpAddr::to_string).collect(),
-            rounds_without_progress: admission.rounds_without_progress,
-            saved_step: admission.saved_step,
-            memory: admission.memory.map(|plan| (*plan).into()),
-            buddy: admission.buddy,
-            ward: admission.ward.map(|rank| rank.0),
-            replaced: admission
-                .replaced
-                .map(|Replaced { host, by }| v1::admission::Replaced { host, by }),
-        }
+message!(Admission, v1::Admission, "admission", {
+    round: Required(Inner),
+    group_rank: Same,
+    group_world_size: Same,
+    first_global_rank: Same,
+    world_size: Same,
+    first_role_rank: Same,
+    role_world_size: Same,
+    restart_count: Same,
+    restarts_forgiven: Same,
+    charged_through: Same,
+    master_address: Nonempty,
+    master_port: Port,
+    store_clients: List(limits::MAX_STORE_CLIENTS, Parsed),
+    rounds_without_progress: Same,
+    saved_step: Optional(Step),
+    memory: Optional(Boxed(Inner)),
+    buddy: Optional(Address),
+    ward: Optional(Same),
+    replaced: Optional(Inner),
+}, check_admission);
+
+fn check_admission(admission: &v1::Admission) -> Result<(), Malformed> {
+    if admission.group_rank >= admission.group_world_size {
+        return Err(Malformed::OutOfRange("admission.group_rank"));
     }
-}
-
-fn replaced(replaced: v1::admission::Replaced) -> Result<Replaced, Malformed> {
-    let v1::admission::Replaced { host, by } = replaced;
-    Ok(Replaced {
-        host: nonempty(host, "admission.replaced.host")?,
-        by: nonempty(by, "admission.replaced.by")?,
-    })
-}
-
-impl TryFrom<v1::Admission> for Admission {
-    type Error = Malformed;
-
-    fn try_from(admission: v1::Admission) -> Result<Self, Malformed> {
-        if admission.group_rank >= admission.group_world_size {
-            return Err(Malformed::OutOfRange("admission.group_rank"));
-        }
-        if admission.first_global_rank >= admission.world_size {
-            return Err(Malformed::OutOfRange("admission.first_global_rank"));
-        }
-        if admission.ward.is_some_and(|ward| ward >= admission.group_world_size) {
-            return Err(Malformed::OutOfRange("admission.ward"));
-        }
-        let buddy = admission.buddy.map(|buddy| memory::address(buddy, "admission.buddy"));
-        Ok(Self {
-            round: round(admission.round, "admission.round")?,
-            group_rank: GroupRank(admission.group_rank),
-            group_world_size: admission.group_world_size,
-            first_global_rank: GlobalRank(admission.first_global_rank),
-            world_size: admission.world_size,
-            first_role_rank: RoleRank(admission.first_role_rank),
-            role_world_size: admission.role_world_size,
-            restart_count: admission.restart_count,
-            restarts_forgiven: admission.restarts_forgiven,
-            charged_through: Round(admission.charged_through),
-            master_address: nonempty(admission.master_address, "admission.master_address")?,
-            master_port: port(admission.master_port, "admission.master_port")?,
-            store_clients: list(
-                admission.store_clients,
-                "admission.store_clients",
-                limits::MAX_STORE_CLIENTS,
-                |address| {
-                    address.parse().map_err(|_| Malformed::OutOfRange("admission.store_clients"))
-                },
-            )?,
-            rounds_without_progress: admission.rounds_without_progress,
-            saved_step: optional_step(admission.saved_step, "admission.saved_step")?,
-            memory: admission.memory.map(TryInto::try_into).transpose()?.map(Box::new),
-            buddy: buddy.transpose()?,
-            ward: admission.ward.map(GroupRank),
-            replaced: admission.replaced.map(replaced).transpose()?,
-        })
+    if admission.first_global_rank >= admission.world_size {
+        return Err(Malformed::OutOfRange("admission.first_global_rank"));
     }
+    if admission.ward.is_some_and(|ward| ward >= admission.group_world_size) {
+        return Err(Malformed::OutOfRange("admission.ward"));
+    }
+    Ok(())
 }
+
+message!(Replaced, v1::admission::Replaced, "admission.replaced", {
+    host: Nonempty,
+    by: Nonempty,
+});

@@ -1,7 +1,7 @@
 //! Converts the state of the job, which the voters copy.
 
 use ragent_rendezvous::{
-    ids::{GlobalRank, GroupRank, JobUid, NodeId, ProofKey, Round, Term},
+    ids::{JobUid, ProofKey, Round, Term},
     limits::HOST_TALLIES_MAX,
     settings::{HostMember, HostTally, JobState},
     training::{CHARGED_ROUNDS_MAX, ChargedRound, MEMORY_TRIES_MAX, Training, TriedCheckpoint},
@@ -9,10 +9,7 @@ use ragent_rendezvous::{
 
 use super::{
     account::{from_totals, to_totals},
-    list, millis, name, nonempty,
-    progress::optional_step,
-    required, to_millis,
-    voter::number,
+    list, nonempty, number,
 };
 use crate::{Malformed, limits, v1};
 
@@ -84,147 +81,55 @@ fn proof_key(bytes: &[u8]) -> Result<Option<ProofKey>, Malformed> {
     Ok(Some(ProofKey::new(bytes)))
 }
 
-impl From<Training> for v1::Training {
-    fn from(training: Training) -> Self {
-        let Training {
-            highest_step,
-            charged_rounds,
-            rounds_without_progress,
-            saved_step,
-            complete_step,
-            notices,
-            has_steps,
-            longest_pause,
-            first_step,
-            memory,
-            restarts_forgiven,
-            step_at_charge,
-        } = training;
-        Self {
-            highest_step,
-            charged_rounds: charged_rounds.into_iter().map(Into::into).collect(),
-            rounds_without_progress,
-            saved_step,
-            complete_step,
-            notices,
-            has_steps,
-            longest_pause_ms: to_millis(longest_pause),
-            first_step_ms: to_millis(first_step),
-            memory: memory.map(Into::into),
-            restarts_forgiven,
-            step_at_charge,
-        }
+message!(Training, v1::Training, "training", {
+    highest_step: Optional(Step),
+    charged_rounds: List(CHARGED_ROUNDS_MAX, Inner),
+    rounds_without_progress: Same,
+    saved_step: Optional(Step),
+    complete_step: Optional(Step),
+    notices: Number,
+    has_steps: Same,
+    longest_pause_ms as longest_pause: Millis,
+    first_step_ms as first_step: Millis,
+    memory: Optional(Inner),
+    restarts_forgiven: Same,
+    step_at_charge: Optional(Step),
+});
+
+message!(ChargedRound, v1::ChargedRound, "charged_round", {
+    round: Number,
+    step: Optional(Step),
+    rank: Same,
+    end: Required(Inner),
+    at_ms as at: Millis,
+    began_from_memory: Same,
+});
+
+message!(TriedCheckpoint, v1::TriedCheckpoint, "tried_checkpoint", {
+    checkpoint: Required(Inner),
+    tries: Same,
+}, check_tries);
+
+fn check_tries(tried: &v1::TriedCheckpoint) -> Result<(), Malformed> {
+    if !(1..=MEMORY_TRIES_MAX).contains(&tried.tries) {
+        return Err(Malformed::OutOfRange("tried_checkpoint.tries"));
     }
+    Ok(())
 }
 
-impl TryFrom<v1::Training> for Training {
-    type Error = Malformed;
+message!(HostMember, v1::HostMember, "host", {
+    rank: Same,
+    // This and the host name are empty if the state comes from the state file of an older build.
+    node_id as node: Name,
+    host_name: Name,
+    is_confirmed_dead: Same,
+});
 
-    fn try_from(training: v1::Training) -> Result<Self, Malformed> {
-        Ok(Self {
-            highest_step: optional_step(training.highest_step, "training.highest_step")?,
-            charged_rounds: list(
-                training.charged_rounds,
-                "training.charged_rounds",
-                CHARGED_ROUNDS_MAX,
-                TryInto::try_into,
-            )?,
-            rounds_without_progress: training.rounds_without_progress,
-            saved_step: optional_step(training.saved_step, "training.saved_step")?,
-            complete_step: optional_step(training.complete_step, "training.complete_step")?,
-            notices: number(training.notices, "training.notices")?,
-            has_steps: training.has_steps,
-            longest_pause: millis(training.longest_pause_ms, "training.longest_pause_ms")?,
-            first_step: millis(training.first_step_ms, "training.first_step_ms")?,
-            memory: training.memory.map(TryInto::try_into).transpose()?,
-            restarts_forgiven: training.restarts_forgiven,
-            step_at_charge: optional_step(training.step_at_charge, "training.step_at_charge")?,
-        })
-    }
-}
-
-impl From<ChargedRound> for v1::ChargedRound {
-    fn from(charged: ChargedRound) -> Self {
-        let ChargedRound { round, step, rank, end, at, began_from_memory } = charged;
-        let (end, at_ms) = (Some(end.into()), to_millis(at));
-        Self { round: round.0, step, rank: rank.0, end, at_ms, began_from_memory }
-    }
-}
-
-impl TryFrom<v1::ChargedRound> for ChargedRound {
-    type Error = Malformed;
-
-    fn try_from(charged: v1::ChargedRound) -> Result<Self, Malformed> {
-        Ok(Self {
-            round: Round(number(charged.round, "charged_round.round")?),
-            step: optional_step(charged.step, "charged_round.step")?,
-            rank: GlobalRank(charged.rank),
-            end: required(charged.end, "charged_round.end")?.try_into()?,
-            at: millis(charged.at_ms, "charged_round.at_ms")?,
-            began_from_memory: charged.began_from_memory,
-        })
-    }
-}
-
-impl From<TriedCheckpoint> for v1::TriedCheckpoint {
-    fn from(TriedCheckpoint { checkpoint, tries }: TriedCheckpoint) -> Self {
-        Self { checkpoint: Some(checkpoint.into()), tries }
-    }
-}
-
-impl TryFrom<v1::TriedCheckpoint> for TriedCheckpoint {
-    type Error = Malformed;
-
-    fn try_from(tried: v1::TriedCheckpoint) -> Result<Self, Malformed> {
-        if !(1..=MEMORY_TRIES_MAX).contains(&tried.tries) {
-            return Err(Malformed::OutOfRange("tried_checkpoint.tries"));
-        }
-        let checkpoint = required(tried.checkpoint, "tried_checkpoint.checkpoint")?.try_into()?;
-        Ok(Self { checkpoint, tries: tried.tries })
-    }
-}
-
-impl From<HostMember> for v1::HostMember {
-    fn from(host: HostMember) -> Self {
-        let HostMember { rank, node, host_name, is_confirmed_dead } = host;
-        Self { rank: rank.0, node_id: node.to_string(), host_name, is_confirmed_dead }
-    }
-}
-
-impl TryFrom<v1::HostMember> for HostMember {
-    type Error = Malformed;
-
-    fn try_from(host: v1::HostMember) -> Result<Self, Malformed> {
-        Ok(Self {
-            rank: GroupRank(host.rank),
-            // Both are empty if the state comes from the state file of an older build.
-            node: NodeId::new(name(host.node_id, "host.node_id")?),
-            host_name: name(host.host_name, "host.host_name")?,
-            is_confirmed_dead: host.is_confirmed_dead,
-        })
-    }
-}
-
-impl From<HostTally> for v1::HostTally {
-    fn from(tally: HostTally) -> Self {
-        let HostTally { host_name, address, strikes, early_losses, suspicions, suspected_for } =
-            tally;
-        let suspected_for_ms = to_millis(suspected_for);
-        Self { host_name, address, strikes, early_losses, suspicions, suspected_for_ms }
-    }
-}
-
-impl TryFrom<v1::HostTally> for HostTally {
-    type Error = Malformed;
-
-    fn try_from(tally: v1::HostTally) -> Result<Self, Malformed> {
-        Ok(Self {
-            host_name: name(tally.host_name, "host_tally.host_name")?,
-            address: name(tally.address, "host_tally.address")?,
-            strikes: tally.strikes,
-            early_losses: tally.early_losses,
-            suspicions: tally.suspicions,
-            suspected_for: millis(tally.suspected_for_ms, "host_tally.suspected_for_ms")?,
-        })
-    }
-}
+message!(HostTally, v1::HostTally, "host_tally", {
+    host_name: Name,
+    address: Name,
+    strikes: Same,
+    early_losses: Same,
+    suspicions: Same,
+    suspected_for_ms as suspected_for: Millis,
+});

@@ -1,48 +1,21 @@
 //! Converts looks at the workers of a stalled job, and the answers.
 
 use prost::Message;
-use ragent_rendezvous::{
-    ids::GlobalRank,
-    message::{
-        Activity, DIGEST_GROUPS_MAX, DIGEST_MAX, DIGEST_WORKERS_MAX, Digest, FACTS_MAX,
-        GROUP_NAME_MAX, GroupLook, Hung, LAUNCHES_MAX, LISTED_RANKS_MAX, Launched, Look, LookPart,
-        WorkerLook,
-    },
+use ragent_rendezvous::message::{
+    Activity, DIGEST_GROUPS_MAX, DIGEST_MAX, DIGEST_WORKERS_MAX, Digest, FACTS_MAX, GROUP_NAME_MAX,
+    GroupLook, Hung, LAUNCHES_MAX, LINE_MAX, LISTED_RANKS_MAX, Launched, Look, LookPart,
+    WorkerLook,
 };
 
-use super::{fitted_line, fitted_to, line, list, millis, one_line, round, to_millis, to_round};
+use super::{fitted_line, line, list, round, to_round};
 use crate::{Malformed, v1};
 
 enumeration!(LookPart, LookPart, "look.part", [First, Second]);
 enumeration!(Activity, Activity, "worker_look.activity", [Collective, Wait, Other]);
 
-impl From<Look> for v1::Look {
-    fn from(Look { number, part }: Look) -> Self {
-        Self { number, part: v1::LookPart::from(part).into() }
-    }
-}
+message!(Look, v1::Look, "look", { number: Same, part: Enumeration });
 
-impl TryFrom<v1::Look> for Look {
-    type Error = Malformed;
-
-    fn try_from(look: v1::Look) -> Result<Self, Malformed> {
-        Ok(Self { part: look.part().try_into()?, number: look.number })
-    }
-}
-
-impl From<Hung> for v1::Hung {
-    fn from(Hung { rank, time, if_stopped }: Hung) -> Self {
-        Self { rank: rank.0, ms: to_millis(time), if_stopped }
-    }
-}
-
-impl TryFrom<v1::Hung> for Hung {
-    type Error = Malformed;
-
-    fn try_from(v1::Hung { rank, ms, if_stopped }: v1::Hung) -> Result<Self, Malformed> {
-        Ok(Self { rank: GlobalRank(rank), time: millis(ms, "hung.ms")?, if_stopped })
-    }
-}
+message!(Hung, v1::Hung, "hung", { rank: Same, ms as time: Millis, if_stopped: Same });
 
 impl From<Digest> for v1::Digest {
     fn from(digest: Digest) -> Self {
@@ -105,102 +78,39 @@ impl TryFrom<v1::Digest> for Digest {
     }
 }
 
-impl From<WorkerLook> for v1::WorkerLook {
-    fn from(worker: WorkerLook) -> Self {
-        let activity = worker.activity.map_or(v1::Activity::Unspecified, Into::into);
-        Self {
-            rank: worker.rank.0,
-            activity: activity.into(),
-            state: worker.state.map(String::from).unwrap_or_default(),
-            has_reached_store: worker.has_reached_store,
-            line: worker.line.as_deref().map(fitted_line),
-            waits_in: worker.waits_in.as_deref().map(fitted_line),
-        }
+message!(WorkerLook, v1::WorkerLook, "worker_look", {
+    rank: Same,
+    activity: Known,
+    state: Letter,
+    has_reached_store: Same,
+    line: Optional(Line(LINE_MAX)),
+    waits_in: Optional(Line(LINE_MAX)),
+});
+
+message!(GroupLook, v1::GroupLook, "group_look", {
+    name: Line(GROUP_NAME_MAX),
+    size: Same,
+    launched: List(LAUNCHES_MAX, Inner),
+}, check_counts);
+
+fn check_counts(group: &v1::GroupLook) -> Result<(), Malformed> {
+    if group.launched.iter().any(|launched| launched.count > group.size) {
+        return Err(Malformed::OutOfRange("launched.count"));
     }
+    Ok(())
 }
 
-impl TryFrom<v1::WorkerLook> for WorkerLook {
-    type Error = Malformed;
+message!(Launched, v1::Launched, "launched", {
+    operation: Line(GROUP_NAME_MAX),
+    number: Same,
+    is_finished: Same,
+    count: Same,
+    ranks: List(LISTED_RANKS_MAX, Same),
+}, check_count);
 
-    fn try_from(worker: v1::WorkerLook) -> Result<Self, Malformed> {
-        let line = |value: Option<String>, field| value.map(|value| line(value, field)).transpose();
-        Ok(Self {
-            rank: GlobalRank(worker.rank),
-            // A name that only a later build has is unknown here.
-            activity: worker.activity().try_into().ok(),
-            state: process_state(&worker.state)?,
-            has_reached_store: worker.has_reached_store,
-            line: line(worker.line, "worker_look.line")?,
-            waits_in: line(worker.waits_in, "worker_look.waits_in")?,
-        })
+fn check_count(launched: &v1::Launched) -> Result<(), Malformed> {
+    if usize::try_from(launched.count).is_ok_and(|count| count < launched.ranks.len()) {
+        return Err(Malformed::OutOfRange("launched.ranks"));
     }
-}
-
-/// Parses the state of a process: one letter, or none.
-fn process_state(text: &str) -> Result<Option<char>, Malformed> {
-    let mut letters = text.chars();
-    match (letters.next(), letters.next()) {
-        (None, _) => Ok(None),
-        (Some(letter), None) if letter.is_ascii_alphabetic() => Ok(Some(letter)),
-        (Some(_), _) => Err(Malformed::OutOfRange("worker_look.state")),
-    }
-}
-
-/// Parses the name of a group or a collective.
-fn group_name(value: String, field: &'static str) -> Result<String, Malformed> {
-    one_line(value, field, GROUP_NAME_MAX)
-}
-
-impl From<GroupLook> for v1::GroupLook {
-    fn from(group: GroupLook) -> Self {
-        Self {
-            name: fitted_to(&group.name, GROUP_NAME_MAX),
-            size: group.size,
-            launched: group.launched.into_iter().map(Into::into).collect(),
-        }
-    }
-}
-
-impl TryFrom<v1::GroupLook> for GroupLook {
-    type Error = Malformed;
-
-    fn try_from(group: v1::GroupLook) -> Result<Self, Malformed> {
-        let launched: Vec<Launched> =
-            list(group.launched, "group_look.launched", LAUNCHES_MAX, TryInto::try_into)?;
-        if launched.iter().any(|launched| launched.count > group.size) {
-            return Err(Malformed::OutOfRange("launched.count"));
-        }
-        Ok(Self { name: group_name(group.name, "group_look.name")?, size: group.size, launched })
-    }
-}
-
-impl From<Launched> for v1::Launched {
-    fn from(launched: Launched) -> Self {
-        Self {
-            operation: fitted_to(&launched.operation, GROUP_NAME_MAX),
-            number: launched.number,
-            is_finished: launched.is_finished,
-            count: launched.count,
-            ranks: launched.ranks.into_iter().map(|rank| rank.0).collect(),
-        }
-    }
-}
-
-impl TryFrom<v1::Launched> for Launched {
-    type Error = Malformed;
-
-    fn try_from(launched: v1::Launched) -> Result<Self, Malformed> {
-        let ranks =
-            list(launched.ranks, "launched.ranks", LISTED_RANKS_MAX, |rank| Ok(GlobalRank(rank)))?;
-        if usize::try_from(launched.count).is_ok_and(|count| count < ranks.len()) {
-            return Err(Malformed::OutOfRange("launched.ranks"));
-        }
-        Ok(Self {
-            operation: group_name(launched.operation, "launched.operation")?,
-            number: launched.number,
-            is_finished: launched.is_finished,
-            count: launched.count,
-            ranks,
-        })
-    }
+    Ok(())
 }

@@ -11,11 +11,11 @@ use ragent_election::election::message::{
 use ragent_rendezvous::{
     ids::{JobUid, NodeId, RunId, Term, VoterAddress, VoterId},
     known_job::KnownJob,
-    limits::{NUMBER_MAX, VOTERS_MAX},
+    limits::VOTERS_MAX,
     message::{ENDED_SHOWN_MAX, PROTOCOL_VERSION},
 };
 
-use super::{list, millis, nonempty, required};
+use super::{list, millis, nonempty, number, required};
 use crate::{
     Malformed,
     v1::{self, voter_message},
@@ -182,11 +182,6 @@ fn wire(
     }
 }
 
-/// Checks a term, or another number that only grows.
-pub(super) fn number(value: u64, field: &'static str) -> Result<u64, Malformed> {
-    if value > NUMBER_MAX { Err(Malformed::OutOfRange(field)) } else { Ok(value) }
-}
-
 /// Converts the ended jobs in a message.
 pub(super) fn ended_jobs(uids: Vec<String>, field: &'static str) -> Result<Vec<JobUid>, Malformed> {
     list(uids, field, ENDED_SHOWN_MAX, |uid| nonempty(uid, field).map(JobUid::new))
@@ -263,59 +258,31 @@ impl TryFrom<voter_message::Body> for Body {
     }
 }
 
-impl From<Answer> for voter_message::Answer {
-    fn from(answer: Answer) -> Self {
-        let Answer { is_granted, is_connected, workers_for, former, replica } = answer;
-        let former = former
-            .map(|(term, process)| v1::FormerLeader { term: term.0, process: process.to_string() });
-        Self {
-            is_granted,
-            workers_for_ms: to_millis_up(workers_for),
-            former,
-            replica: replica.map(|replica| (*replica).into()),
-            is_connected,
-        }
+message!(Answer, voter_message::Answer, "answer", {
+    is_granted: Same,
+    // The time for which workers may run.
+    workers_for_ms as workers_for: MillisUp,
+    former: Optional(Inner),
+    replica: Optional(Boxed(Inner)),
+    is_connected: Same,
+});
+
+impl From<(Term, NodeId)> for v1::FormerLeader {
+    fn from((term, process): (Term, NodeId)) -> Self {
+        Self { term: term.0, process: process.to_string() }
     }
 }
 
-/// Returns the milliseconds for which workers may run, rounded up: a shorter wait would be unsafe.
-pub(super) fn to_millis_up(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
-
-impl TryFrom<voter_message::Answer> for Answer {
+impl TryFrom<v1::FormerLeader> for (Term, NodeId) {
     type Error = Malformed;
 
-    fn try_from(answer: voter_message::Answer) -> Result<Self, Malformed> {
-        let former = answer.former.map(|v1::FormerLeader { term: value, process }| {
-            let process = NodeId::new(nonempty(process, "answer.former")?);
-            Ok((term(value, "answer.former")?, process))
-        });
-        let replica = answer.replica.map(TryInto::try_into).transpose()?;
-        Ok(Self {
-            is_granted: answer.is_granted,
-            workers_for: millis(answer.workers_for_ms, "answer.workers_for_ms")?,
-            former: former.transpose()?,
-            replica: replica.map(Box::new),
-            is_connected: answer.is_connected,
-        })
+    fn try_from(former: v1::FormerLeader) -> Result<Self, Malformed> {
+        let process = NodeId::new(nonempty(former.process, "answer.former")?);
+        Ok((term(former.term, "answer.former")?, process))
     }
 }
 
-impl From<Version> for v1::Version {
-    fn from(version: Version) -> Self {
-        Self { term: version.term.0, number: version.number }
-    }
-}
-
-impl TryFrom<v1::Version> for Version {
-    type Error = Malformed;
-
-    fn try_from(version: v1::Version) -> Result<Self, Malformed> {
-        let v1::Version { term: value, number: changes } = version;
-        Ok(Self { term: term(value, "version.term")?, number: number(changes, "version.number")? })
-    }
-}
+message!(Version, v1::Version, "version", { term: Number, number: Number });
 
 impl From<Replica> for v1::Replica {
     fn from(replica: Replica) -> Self {
@@ -346,20 +313,7 @@ impl TryFrom<v1::Replica> for Replica {
     }
 }
 
-impl From<VoterSlot> for v1::VoterSlot {
-    fn from(slot: VoterSlot) -> Self {
-        Self { address: slot.address.to_string(), voter: slot.voter.map(|voter| voter.0) }
-    }
-}
-
-impl TryFrom<v1::VoterSlot> for VoterSlot {
-    type Error = Malformed;
-
-    fn try_from(slot: v1::VoterSlot) -> Result<Self, Malformed> {
-        let address = address(slot.address, "slot.address")?;
-        Ok(Self { address, voter: slot.voter.map(VoterId) })
-    }
-}
+message!(VoterSlot, v1::VoterSlot, "slot", { address: Nonempty, voter: Optional(Same) });
 
 fn slots(slots: Vec<v1::VoterSlot>, field: &'static str) -> Result<Vec<VoterSlot>, Malformed> {
     list(slots, field, VOTERS_MAX, TryInto::try_into)

@@ -19,7 +19,7 @@ use ragent_base::{
     secret::{ALPN_HTTP1, Credentials},
     spec::Endpoint,
 };
-use ragent_proto::{convert::checked, printable};
+use ragent_proto::{convert::state_from_json, printable};
 use ragent_rendezvous::{event::EventId, snapshot::Snapshot};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
@@ -361,7 +361,7 @@ pub async fn job(
 
 /// Reads a state as JSON.
 pub fn read_state(text: &str) -> Result<Box<Snapshot>, Box<dyn std::error::Error + Send + Sync>> {
-    Ok(Box::new(checked(serde_json::from_str(text)?)?))
+    state_from_json(text).map(Box::new)
 }
 
 /// The states of a job, as they arrive.

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, JobUid, ProofKey, Round},
+    limits::NUMBER_MAX,
     message::{JobResult, Outcome, WorkerEnd},
     settings::{HostMember, HostTally, JobState},
     training::{CHARGED_ROUNDS_MAX, ChargedRound, MEMORY_TRIES_MAX, Training, TriedCheckpoint},
