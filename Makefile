@@ -39,7 +39,7 @@ help:
 	@echo 'make demo      build, prepare Python, and show a job that survives what is done to it'
 	@echo 'make quick     what is tested in a minute after an edit: lints, unit tests, a short simulation'
 	@echo 'make test      all tests but the long ones'
-	@echo 'make test-all  the long ones: simulation at volume (test-volume), jobs with standbys (test-standbys), repeated process tests'
+	@echo 'make test-all  the long ones: simulation at volume (test-volume), jobs with standbys (test-standbys), the other half of the tests with torch, repeated process tests'
 	@echo 'make test-gpu  restarts of jobs that use the GPUs of this machine; skipped without one'
 	@echo 'make test-torch-versions  collectives and checkpoints with torch 2.2 to 2.9, and that 2.1 is refused: 8 GB of disk'
 	@echo 'make test-torchrun        `conformance` with torchrun itself instead of its record'

@@ -8,7 +8,7 @@ Three idle agents on loopback with two workers each. Workers do not count. All a
 voters; then a job with one voter is measured. Memory is the resident memory, and the part of it that
 no file backs (`RssAnon`); pages of a binary are shared by all its processes, and pages that a forked
 process shares with its parent count for both. CPU time is that of all threads, as a share of one CPU.
-For ragent, a coordinator alone with 1,000 simulated agents is measured too.
+For ragent, a coordinator with 1,000 simulated agents is measured too. It is one of three voters.
 """
 
 import argparse

@@ -23,7 +23,7 @@ macro_rules! enumeration {
             }
         }
 
-        impl $crate::convert::kinds::Kind<$domain, i32> for $crate::convert::kinds::Enumeration {
+        impl $crate::convert::kinds::FieldKind<$domain, i32> for $crate::convert::kinds::Enumeration {
             fn write(&self, value: $domain) -> i32 {
                 v1::$wire::from(value).into()
             }

@@ -44,7 +44,6 @@ use ragent_rendezvous::{
 
 pub use self::effect::{
     Action, CLOSED_BEFORE, Effect, Ending, HOST_GONE, LEFT, NO_PROGRESS, News, REFUSED, SAVED,
-    WaitReport,
 };
 pub use self::looks::LookOrder;
 pub use self::notices::{NotTaken, NoticeEnd, Received, SavedHere, ShownNotice, Wanted};
@@ -54,6 +53,7 @@ use self::{
     notices::Notices,
     reports::{ProgressText, StandbyReports},
 };
+pub use crate::wait_reports::WaitReport;
 use crate::{
     health::NodeHealth,
     memory::{MemorySettings, PartKeeper},

@@ -7,7 +7,16 @@ use std::time::Instant;
 
 use ragent_rendezvous::{ids::RoundId, snapshot::Explanation};
 
-use crate::{agent::WaitReport, limits};
+use crate::limits;
+
+/// The reason why a node has waited for a while.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum WaitReport {
+    /// The next round is not complete, for this reason.
+    NextRound(Explanation),
+    /// All workers of this node have succeeded, and workers of other nodes still run.
+    OtherNodes,
+}
 
 /// A wait of a node.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

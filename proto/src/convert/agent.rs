@@ -150,8 +150,8 @@ message!(StandbyCounts, v1::Standbys, "standbys", {
 
 message!(StoreUnreached, v1::StoreUnreached, "store_unreached", {
     round: Required(Inner),
-    address: Line(limits::MAX_NAME_LEN),
-    why: Line(limits::MAX_NAME_LEN),
+    address: OneLine(limits::MAX_NAME_LEN),
+    why: OneLine(limits::MAX_NAME_LEN),
 });
 
 message!(RefusedClients, v1::RefusedClients, "refused_clients", {

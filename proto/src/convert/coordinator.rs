@@ -442,7 +442,7 @@ message!(Admission, v1::Admission, "admission", {
     restarts_forgiven: Same,
     charged_through: Same,
     master_address: Nonempty,
-    master_port: Port,
+    master_port: PortNumber,
     store_clients: List(limits::MAX_STORE_CLIENTS, Parsed),
     rounds_without_progress: Same,
     saved_step: Optional(Step),

@@ -71,7 +71,7 @@ message!(WorkerFailure, v1::WorkerFailure, "failure", {
     is_final: Same,
     error_file_age_us as error_file_age: Optional(Micros),
     hardware: List(HARDWARE_FACTS_MAX, Inner),
-    oom: Known,
+    oom: IfKnown,
     before_load: Same,
 });
 

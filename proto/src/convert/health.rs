@@ -11,8 +11,8 @@ enumeration!(OomKill, OomKill, "failure.oom", [Probable, Certain]);
 
 message!(Unhealthy, v1::Unhealthy, "unhealthy", {
     class: Enumeration,
-    kind: Line(HEALTH_KIND_MAX),
-    reason: Line(LINE_MAX),
+    kind: OneLine(HEALTH_KIND_MAX),
+    reason: OneLine(LINE_MAX),
 }, has_kind);
 
 fn has_kind(unhealthy: &v1::Unhealthy) -> Result<(), Malformed> {
@@ -20,6 +20,6 @@ fn has_kind(unhealthy: &v1::Unhealthy) -> Result<(), Malformed> {
 }
 
 message!(HardwareFact, v1::HardwareFact, "hardware_fact", {
-    text: Line(LINE_MAX),
+    text: OneLine(LINE_MAX),
     age_us as age: Optional(Micros),
 });

@@ -17,7 +17,7 @@ use super::{
 use crate::{Malformed, limits};
 
 /// The kind of a field, which has the type `Domain` here and the type `Wire` in the message.
-pub(super) trait Kind<Domain, Wire> {
+pub(super) trait FieldKind<Domain, Wire> {
     /// Converts a value that is sent.
     fn write(&self, value: Domain) -> Wire;
 
@@ -68,7 +68,7 @@ macro_rules! kinds {
         $($(#[$doc])*
         pub(super) struct $kind;
 
-        impl<$($generics)*> Kind<$domain, $wire> for $kind {
+        impl<$($generics)*> FieldKind<$domain, $wire> for $kind {
             fn write(&self, value: $domain) -> $wire {
                 $write(value)
             }
@@ -93,7 +93,7 @@ kinds! {
     /// An amount of memory in bytes.
     ByteCount [] u64 => u64: |value| value, byte_count;
     /// A port.
-    Port [] u16 => u32: u32::from, port;
+    PortNumber [] u16 => u32: u32::from, port;
     /// The number of workers of a node.
     Workers [] NonZeroU32 => u32: NonZeroU32::get, workers;
     /// A time in milliseconds.
@@ -121,11 +121,11 @@ kinds! {
 pub(super) struct Enumeration;
 
 /// A value of an enumeration; `None` if it is not known. A name that only a later build has is unknown here.
-pub(super) struct Known;
+pub(super) struct IfKnown;
 
-impl<D> Kind<Option<D>, i32> for Known
+impl<D> FieldKind<Option<D>, i32> for IfKnown
 where
-    Enumeration: Kind<D, i32>,
+    Enumeration: FieldKind<D, i32>,
 {
     fn write(&self, value: Option<D>) -> i32 {
         value.map_or(0, |value| Enumeration.write(value))
@@ -139,7 +139,7 @@ where
 /// A text of at most this many bytes. Control characters other than newline and tab are not sent.
 pub(super) struct Text(pub(super) usize);
 
-impl Kind<String, String> for Text {
+impl FieldKind<String, String> for Text {
     fn write(&self, value: String) -> String {
         printable(&value)
     }
@@ -150,9 +150,9 @@ impl Kind<String, String> for Text {
 }
 
 /// A line of at most this many bytes. A longer one is cut when it is sent.
-pub(super) struct Line(pub(super) usize);
+pub(super) struct OneLine(pub(super) usize);
 
-impl Kind<String, String> for Line {
+impl FieldKind<String, String> for OneLine {
     fn write(&self, value: String) -> String {
         fitted_to(&value, self.0)
     }
@@ -165,7 +165,7 @@ impl Kind<String, String> for Line {
 /// A list of at most this many values.
 pub(super) struct List<K>(pub(super) usize, pub(super) K);
 
-impl<D, W, K: Kind<D, W>> Kind<Vec<D>, Vec<W>> for List<K> {
+impl<D, W, K: FieldKind<D, W>> FieldKind<Vec<D>, Vec<W>> for List<K> {
     fn write(&self, values: Vec<D>) -> Vec<W> {
         values.into_iter().map(|value| self.1.write(value)).collect()
     }
@@ -178,7 +178,7 @@ impl<D, W, K: Kind<D, W>> Kind<Vec<D>, Vec<W>> for List<K> {
 /// A value that may be absent.
 pub(super) struct Optional<K>(pub(super) K);
 
-impl<D, W, K: Kind<D, W>> Kind<Option<D>, Option<W>> for Optional<K> {
+impl<D, W, K: FieldKind<D, W>> FieldKind<Option<D>, Option<W>> for Optional<K> {
     fn write(&self, value: Option<D>) -> Option<W> {
         value.map(|value| self.0.write(value))
     }
@@ -191,7 +191,7 @@ impl<D, W, K: Kind<D, W>> Kind<Option<D>, Option<W>> for Optional<K> {
 /// A message that must not be absent.
 pub(super) struct Required<K>(pub(super) K);
 
-impl<D, W, K: Kind<D, W>> Kind<D, Option<W>> for Required<K> {
+impl<D, W, K: FieldKind<D, W>> FieldKind<D, Option<W>> for Required<K> {
     fn write(&self, value: D) -> Option<W> {
         Some(self.0.write(value))
     }
@@ -204,7 +204,7 @@ impl<D, W, K: Kind<D, W>> Kind<D, Option<W>> for Required<K> {
 /// A message that counts as the default if it is absent.
 pub(super) struct OrDefault<K>(pub(super) K);
 
-impl<D: Default, W, K: Kind<D, W>> Kind<D, Option<W>> for OrDefault<K> {
+impl<D: Default, W, K: FieldKind<D, W>> FieldKind<D, Option<W>> for OrDefault<K> {
     fn write(&self, value: D) -> Option<W> {
         Some(self.0.write(value))
     }
@@ -217,7 +217,7 @@ impl<D: Default, W, K: Kind<D, W>> Kind<D, Option<W>> for OrDefault<K> {
 /// A large value, which is in a box here.
 pub(super) struct Boxed<K>(pub(super) K);
 
-impl<D, W, K: Kind<D, W>> Kind<Box<D>, W> for Boxed<K> {
+impl<D, W, K: FieldKind<D, W>> FieldKind<Box<D>, W> for Boxed<K> {
     fn write(&self, value: Box<D>) -> W {
         self.0.write(*value)
     }

@@ -80,15 +80,15 @@ impl TryFrom<v1::Digest> for Digest {
 
 message!(WorkerLook, v1::WorkerLook, "worker_look", {
     rank: Same,
-    activity: Known,
+    activity: IfKnown,
     state: Letter,
     has_reached_store: Same,
-    line: Optional(Line(LINE_MAX)),
-    waits_in: Optional(Line(LINE_MAX)),
+    line: Optional(OneLine(LINE_MAX)),
+    waits_in: Optional(OneLine(LINE_MAX)),
 });
 
 message!(GroupLook, v1::GroupLook, "group_look", {
-    name: Line(GROUP_NAME_MAX),
+    name: OneLine(GROUP_NAME_MAX),
     size: Same,
     launched: List(LAUNCHES_MAX, Inner),
 }, check_counts);
@@ -101,7 +101,7 @@ fn check_counts(group: &v1::GroupLook) -> Result<(), Malformed> {
 }
 
 message!(Launched, v1::Launched, "launched", {
-    operation: Line(GROUP_NAME_MAX),
+    operation: OneLine(GROUP_NAME_MAX),
     number: Same,
     is_finished: Same,
     count: Same,

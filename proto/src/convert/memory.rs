@@ -9,7 +9,7 @@ use ragent_rendezvous::{
 };
 
 use super::{
-    kinds::{Address, Kind, List},
+    kinds::{Address, FieldKind, List},
     number,
 };
 use crate::{
@@ -66,7 +66,7 @@ message!(MemoryReport, v1::MemoryReport, "memory_report", {
     needed: ByteCount,
     limit: ByteCount,
     address: Optional(Address),
-    obstacle: Optional(Line(LINE_MAX)),
+    obstacle: Optional(OneLine(LINE_MAX)),
     waits_for_buffer: Optional(Same),
     cost_ms as cost: Optional(Millis),
     fetch_ms as fetch_time: Optional(Millis),
@@ -108,7 +108,7 @@ fn check_sources(part: &v1::PartSources) -> Result<(), Malformed> {
 message!(MemoryUnusable, v1::MemoryUnusable, "memory_unusable", {
     checkpoint: Required(Inner),
     why: Required(Inner),
-    text: Line(LINE_MAX),
+    text: OneLine(LINE_MAX),
 });
 
 impl From<UnusableReason> for Why {

@@ -12,7 +12,7 @@ enumeration!(NoticeKind, NoticeKind, "notice.kind", [Save, Members, Leave, End])
 message!(NodeNotice, v1::NodeNotice, "node_notice", {
     ends_job: Same,
     left_ms as left: Millis,
-    text: Line(NOTICE_TEXT_MAX),
+    text: OneLine(NOTICE_TEXT_MAX),
 });
 
 message!(Saved, v1::Saved, "saved", { notice: Same, step: Step, is_whole: Same });
@@ -30,7 +30,7 @@ message!(Guidance, v1::Guidance, "guidance", {
     notice: Optional(Inner),
     look: Optional(Inner),
     hung: Optional(Inner),
-    memory_off: Optional(Line(LINE_MAX)),
+    memory_off: Optional(OneLine(LINE_MAX)),
 });
 
 message!(Notice, v1::Notice, "notice", {
@@ -38,5 +38,5 @@ message!(Notice, v1::Notice, "notice", {
     kind: Enumeration,
     hosts: List(NOTICE_HOSTS_MAX, Name),
     left_ms as left: Optional(Millis),
-    text: Line(NOTICE_TEXT_MAX),
+    text: OneLine(NOTICE_TEXT_MAX),
 });

@@ -1105,7 +1105,7 @@ fn malformed_health_is_refused() {
     assert_eq!(long, Malformed::TooLong { field: "node.failure_domain", len: 257, limit: 256 });
 }
 
-/// Texts of a state are cut, between characters. Nothing that is no JSON is accepted.
+/// Texts of a state are cut, between characters. Malformed JSON is refused.
 #[test]
 fn long_texts_of_states_are_cut() {
     let limit = limits::MAX_TEXT_LEN;

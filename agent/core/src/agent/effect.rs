@@ -8,14 +8,13 @@ use ragent_rendezvous::{
         Admission, EvictReason, FromNode, Hung, JobResult, Notice, Outcome, RefuseReason,
         RestartReason, WaitReason, WorkerFailure,
     },
-    snapshot::Explanation,
 };
 
 use super::{
     looks::LookOrder,
     notices::{NoticeEnd, ShownNotice},
 };
-use crate::{memory, signal::Signal};
+use crate::{memory, signal::Signal, wait_reports::WaitReport};
 
 /// An effect of an [`Agent`](super::Agent).
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -57,15 +56,6 @@ pub enum Action {
     ReportWait(WaitReport),
     /// End this node's part, in this way.
     Finish(Ending),
-}
-
-/// The reason why a node has waited for a while.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum WaitReport {
-    /// The next round is not complete, for this reason.
-    NextRound(Explanation),
-    /// All workers of this node have succeeded, and workers of other nodes still run.
-    OtherNodes,
 }
 
 /// An event that is reported to the user.

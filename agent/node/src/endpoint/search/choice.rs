@@ -21,7 +21,7 @@ mod places;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 
