@@ -119,6 +119,7 @@ fn every_bug_of_births_is_noticed() {
         (Bug::UnshownEnds, "m", 2_707),
         (Bug::YieldIsAnEnd, "n", 129),
         (Bug::NoYield, "k", 1_604),
+        (Bug::PatientElder, "ar", 834),
         (Bug::OnlyLeadersShow, "b j", 12),
     ];
     assert_noticed(World::with_lost_states, bugs);

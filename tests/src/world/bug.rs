@@ -85,6 +85,8 @@ pub enum Bug {
     OnlyLeadersShow,
     /// Both of two jobs that meet go on. Breaks rule k.
     NoYield,
+    /// Of two jobs that meet, the elder one goes on although it lacks nodes. Breaks rule ar.
+    PatientElder,
     /// A process that gives up its job for another one records that its job has ended. Breaks rule n.
     YieldIsAnEnd,
     /// A process votes at once after its start. Breaks rules a, d and f.

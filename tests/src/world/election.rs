@@ -258,6 +258,7 @@ impl World {
                 self.learn_end(host, Some(uid));
             }
             Effect::Yield { .. } if self.bug == Bug::NoYield => {}
+            Effect::Yield { other, .. } if self.is_patient_elder(id, &other) => {}
             Effect::Yield { other, at } => self.pass(id, Input::Yield(other, at)),
             Effect::Outlived(outcome) => self.pass(id, Input::Outlived(outcome)),
             Effect::Duplicate { address } => {

@@ -10,6 +10,8 @@
 //!   first waits for that one.
 //! - m: a job that has ended prevents the next one for 10 s at most, if a process that knows the end is registered and nothing else
 //!   happens.
+//! - ar: two jobs are not led for longer than 45 s while workers of one of them run, if a listed host is there and nothing else happens: one
+//!   that lacks nodes closes, even if it is the elder.
 //! - n: a host records the end of a job only if the job has an outcome.
 
 use std::{
@@ -19,9 +21,12 @@ use std::{
 };
 
 use ragent_election::election::message::Replica;
-use ragent_rendezvous::ids::{JobUid, NodeId, RoundId};
+use ragent_rendezvous::{
+    ids::{JobUid, NodeId, RoundId},
+    known_job::Seniority,
+};
 
-use super::{World, host::Process};
+use super::{Bug, World, host::Process};
 
 /// The history of the jobs of a world.
 #[derive(Debug, Default)]
@@ -40,6 +45,8 @@ pub(super) struct Jobs {
     led: Option<(JobUid, Instant)>,
     /// The time since which the workers of two jobs run.
     two_run: Option<Instant>,
+    /// The time since which two jobs are led, and workers run.
+    two_led: Option<Instant>,
 }
 
 /// The time within which a process is registered after its start.
@@ -193,6 +200,7 @@ impl World {
             }
         }
         let now = self.now;
+        self.check_led_jobs(&leaders);
         let led = match leaders.len() {
             1 => leaders.pop_first().map(|(job, _)| job),
             _ => None,
@@ -205,7 +213,32 @@ impl World {
         self.check_running_jobs();
         self.check_registrations();
         self.check_ended();
-        now < self.start + super::FAULTY + LASTS
+        let lasts = if self.record.jobs.two_led.is_some() { 2 * LASTS } else { LASTS };
+        now < self.start + super::FAULTY + lasts
+    }
+
+    /// Returns true if a planted bug makes the leader of an elder job go on, although it yields to this one.
+    pub(super) fn is_patient_elder(&self, id: &NodeId, other: &Seniority) -> bool {
+        let voter = self.processes.get(id).and_then(|process| process.voter.as_ref());
+        voter.is_some_and(|voter| {
+            let job_state = voter.election.replica().job_state.as_ref();
+            let own = job_state.map(|own| (own.born_ms, &own.job_uid));
+            let is_elder = own.is_some_and(|own| own < (other.born_ms, &other.uid));
+            self.bug == Bug::PatientElder && is_elder && voter.election.leads_until().is_some()
+        })
+    }
+
+    /// Checks rule ar.
+    fn check_led_jobs(&mut self, leaders: &BTreeMap<JobUid, usize>) {
+        let (now, jobs) = (self.now, &self.record.jobs);
+        let is_running = self.alive().next().is_some();
+        let since = (leaders.len() > 1 && is_running).then(|| jobs.two_led.unwrap_or(now));
+        let calm = jobs.disturbed_until.max(since).unwrap_or(self.start);
+        let can_meet = self.listed_host_is_there(ONE_JOB_WITHIN);
+        self.record.jobs.two_led = since;
+        if since.is_some() && can_meet && now >= calm + self.timers.patience() + ONE_JOB_WITHIN {
+            self.record.breaks(|| format!("rule ar: the jobs {:?} are led", leaders.keys()));
+        }
     }
 
     /// Checks rule k.

@@ -174,7 +174,8 @@ impl Election {
         if let Role::Leader(leader) = &mut self.role {
             leader.membership.members = report.members;
             leader.membership.wanted = report.wanted;
-            leader.has_nodes = report.has_nodes;
+            let since = leader.lacks_nodes.unwrap_or(now);
+            leader.lacks_nodes = (!report.has_nodes).then_some(since);
             self.review(now);
         }
     }

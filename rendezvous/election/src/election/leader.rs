@@ -43,8 +43,8 @@ pub(super) struct ElectionLeader {
     pub(super) copied: Version,
     /// The version with the first round of the job, until a majority has it.
     pub(super) first_round: Option<Version>,
-    /// True if the job runs, or has enough nodes to run.
-    pub(super) has_nodes: bool,
+    /// The time since which the job neither runs nor has enough nodes to run; `None` if it does.
+    pub(super) lacks_nodes: Option<Instant>,
     pub(super) membership: Membership,
 }
 
@@ -87,7 +87,7 @@ impl ElectionLeader {
             grants: BTreeMap::new(),
             copied: Version::default(),
             first_round: None,
-            has_nodes: false,
+            lacks_nodes: Some(now),
             membership: Membership::new(now),
         }
     }

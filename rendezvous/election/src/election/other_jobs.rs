@@ -13,7 +13,8 @@
 //! - A process answers that it leads the job. This process then joins it.
 //! - No process has shown it for [`Timers::patience`](super::timers::Timers::patience).
 //!
-//! If two jobs have begun nevertheless, the elder goes on, and the other one closes.
+//! If two jobs have begun nevertheless, the elder goes on, and the other one closes. An elder one
+//! that has lacked nodes for long closes if the other one has them.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -106,7 +107,13 @@ impl Election {
         let Role::Leader(leader) = &self.role else { return None };
         leader.until?;
         let born_ms = self.own_seniority()?.born_ms;
-        Some(Leads { born_ms, term: leader.term, has_nodes: leader.has_nodes })
+        Some(Leads { born_ms, term: leader.term, has_nodes: leader.lacks_nodes.is_none() })
+    }
+
+    /// Returns the time since which this process leads a job without enough nodes.
+    fn lacks_nodes_since(&self) -> Option<Instant> {
+        let Role::Leader(leader) = &self.role else { return None };
+        leader.until.and(leader.lacks_nodes)
     }
 
     fn own_seniority(&self) -> Option<Seniority> {
@@ -299,7 +306,10 @@ impl Election {
         } else if other < own {
             leads.has_nodes && (self.leads().is_some() || lacks_leader_for(timers.voter_lease))
         } else {
-            lacks_leader_for(timers.patience())
+            // Otherwise the nodes of both would wait: these for more nodes, the others for no one.
+            let lacks_nodes =
+                self.lacks_nodes_since().is_some_and(|at| at + timers.patience() <= now);
+            lacks_leader_for(timers.patience()) || leads.has_nodes && lacks_nodes
         };
         if yields && !self.has_yielded {
             self.has_yielded = true;

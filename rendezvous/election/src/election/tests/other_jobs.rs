@@ -723,11 +723,44 @@ fn followers_leave_the_end_to_their_leader() {
     assert_eq!(yields(follower), [(uid("elder"), OTHER)]);
 }
 
-/// An elder job never yields to a younger one while it has a leader. Without one it does after a while: its majority
+/// Reports the members of the job of a leader.
+fn report_members(voters: &mut Voters, has_nodes: bool) {
+    let report = MembersReport { members: Vec::new(), wanted: 1, has_nodes };
+    voters.voters[0].handle_members(voters.now, report);
+}
+
+/// An elder job that is led, but has lacked nodes for a while, yields to a younger one that has them. Otherwise both would wait.
+#[test]
+fn elder_job_yields_without_nodes() {
+    let patience = Timers::default().patience();
+    for (has_nodes, yields_to) in [(true, Some((uid("younger"), OTHER))), (false, None)] {
+        let mut voters = leader_of("own", 100);
+        let answer = || {
+            let leads = leads(200).map(|leads| Leads { has_nodes, ..leads });
+            leading(leads, showing(OTHER, job("younger", &[OTHER]), refusal()))
+        };
+        report_members(&mut voters, true);
+        voters.pass(patience);
+        report_members(&mut voters, false);
+        voters.voters[0].handle_known_job(voters.now, &job("younger", &[OTHER]));
+        for time in [patience - millis(100), millis(100)] {
+            assert_eq!(yields(&mut voters.voters[0]), []);
+            voters.pass(time);
+            // A report without a change does not begin the time again.
+            report_members(&mut voters, false);
+            voters.voters[0].handle_known_job(voters.now, &job("younger", &[OTHER]));
+            voters.voters[0].handle_answer(voters.now, answer());
+        }
+        assert_eq!(yields(&mut voters.voters[0]), Vec::from_iter(yields_to));
+    }
+}
+
+/// An elder job with nodes never yields to a younger one while it has a leader. Without one it does after a while: its majority
 /// may be lost.
 #[test]
 fn elder_job_yields_only_without_a_leader() {
     let mut voters = leader_of("own", 100);
+    report_members(&mut voters, true);
     let answer = || {
         let answer = showing(OTHER, job("younger", &[OTHER]), refusal());
         leading(leads(200), answer)
