@@ -1,4 +1,4 @@
-//! Tests `ragent coordinator` and `ragent status`, and that `ragent store` has gone.
+//! Tests `ragent coordinator` and `ragent status`, and that `ragent store` is refused.
 
 use std::net::{Ipv4Addr, TcpListener};
 
@@ -13,7 +13,7 @@ fn list() -> String {
 
 /// The command that served a store alone is refused, with what to use instead.
 #[test]
-fn store_has_gone() {
+fn store_is_refused() {
     let end = Sandbox::new().ragent("store --port 0").run();
     end.assert_code(2);
     end.assert_stderr(&["`store` does not exist", "`torch.distributed.TCPStore(HOST, PORT"]);
@@ -26,7 +26,10 @@ fn coordinator_needs_a_list() {
     for flags in ["", "--port 0", "--nnodes 2", "--nnodes 2 --rdzv-endpoint a,b,c --host ::"] {
         let end = sandbox.ragent(&format!("coordinator {flags}")).run();
         end.assert_code(2);
-        end.assert_stderr(&["is one of the voters of a job", "--rdzv-endpoint node0,node1,login"]);
+        end.assert_stderr(&[
+            "`ragent coordinator` needs `--nnodes`",
+            "--rdzv-endpoint node0,node1,login",
+        ]);
     }
 }
 

@@ -151,11 +151,10 @@ fn no_free_endpoint(list: &VoterList) -> UsageError {
 
 /// Returns the error of a command without a list. Until version 0.3, it ran the only coordinator of a job.
 fn without_list() -> UsageError {
-    let message = "`ragent coordinator` is one of the voters of a job, so it needs `--rdzv-endpoint` with \
-                   the list of the voters, and `--nnodes`; it has no `--host` and no `--port`";
+    let message = "cannot start a voter: `ragent coordinator` needs `--nnodes`, and the list of the voters in \
+                   `--rdzv-endpoint`, without `--host` and `--port`";
     let hint = "give both as the nodes of the job do: `ragent coordinator --rdzv-id run7 --nnodes 2 \
-                --rdzv-endpoint node0,node1,login`; a job with one endpoint needs no such command, because \
-                the agent at that endpoint coordinates";
+                --rdzv-endpoint node0,node1,login`; a job with one endpoint needs no such command";
     UsageError::new(message).with_hint(hint)
 }
 

@@ -112,7 +112,7 @@ pub fn examine(args: &DoctorArgs) -> Result<ExitCode, LaunchError> {
         return Err(UsageError::new(message).with_hint(hint).into());
     }
     if args.standby.is_some() {
-        let hint = "start the job with `--standby`: its agent prints the memory of each standby, and the modules that are left out";
+        let hint = "start the job with `--standby` and RAGENT_LOG=info: its agent prints the memory of a standby, and warns of each module that standbys leave out";
         return Err(UsageError::new("`ragent doctor` has no `--standby` any more")
             .with_hint(hint)
             .into());

@@ -283,7 +283,7 @@ impl LaunchError {
                  their ports"
             }
             Self::NotMet(agent) if !matches!(agent.stage, Stage::Waiting { .. }) => {
-                "check that the other agents are running with the same `--rdzv-id`; `ragent \
+                "check that the other agents are running with the same `--rdzv-id` and the same secret; `ragent \
                  doctor --rdzv-endpoint auto` checks the network"
             }
             Self::Status { agent: Some(_), .. } | Self::NotMet(_) => {

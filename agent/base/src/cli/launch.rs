@@ -67,7 +67,7 @@ pub struct LaunchOverSshArgs {
         hide_short_help = true
     )]
     pub ssh: Option<String>,
-    /// Number of ssh connections that are opened at once [default: 64]
+    /// Highest number of ssh connections that ragent opens at once [default: 64]
     #[arg(long, value_name = "N", help_heading = OVER_SSH, hide_short_help = true)]
     pub fanout: Option<String>,
     /// Seconds to wait for a connection [default: 10]

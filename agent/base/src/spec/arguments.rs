@@ -9,8 +9,8 @@ use crate::{cli::LaunchArgs, scheduler::Placement, sys::host::Host};
 pub(super) const MAX_NAME_LEN: usize = 200;
 
 /// The hint for `--store-access user`.
-const NOT_BY_USER: &str = "omit it: `members`, the default, keeps the hosts of strangers out; nothing replaces `user` \
-                           on machines that users share, so give the job machines of its own";
+const NOT_BY_USER: &str = "omit it: `members`, the default, refuses hosts outside the job; if users share your machines, give \
+                           the job machines of its own";
 
 /// The command line, and the environment for flags that are not given.
 pub(super) struct Arguments<'a, H> {

@@ -178,8 +178,8 @@ fn missing_script(path: &Path, host: &impl Host) -> UsageError {
                 return error("does not exist").with_hint(hint);
             }
             if name == "store" {
-                let hint = "`ragent store` has gone: `torch.distributed.TCPStore(HOST, PORT, is_master=True, \
-                            wait_for_workers=False)` serves a store";
+                let hint = "`ragent store` was removed; `torch.distributed.TCPStore(HOST, PORT, is_master=True, \
+                            wait_for_workers=False)` in Python serves a store";
                 return error("does not exist").with_hint(hint);
             }
             let command = cli::similar_command(name);

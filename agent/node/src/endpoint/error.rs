@@ -189,7 +189,7 @@ impl LocateError {
                  `--rdzv-backend`"
             }
             Self::NotFound { .. } => {
-                "check that the other agents are running with the same `--rdzv-id`; `ragent doctor \
+                "check that the other agents are running with the same `--rdzv-id` and the same secret; `ragent doctor \
                  --rdzv-endpoint auto` checks the network"
             }
             Self::Search(SocketsError::NoInterface { .. }) => {

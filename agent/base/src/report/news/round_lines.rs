@@ -1,5 +1,5 @@
-//! The lines that an agent prints by default: at most three in each round of a job of several nodes, and
-//! none in a job of one node that needs no restart.
+//! The lines that an agent prints by default: at most three in each round of a job of several nodes, without those of a wait. There are none in a
+//! job of one node that needs no restart.
 //!
 //! A pure machine: the agent's news in, lines out.
 

@@ -357,7 +357,7 @@ impl Search {
             Opened::OtherVersion if !self.has_warned_of_version => {
                 self.has_warned_of_version = true;
                 warn!(
-                    "an agent of this job at {} runs another version of ragent, and the two do not find each other;                      install the same version on all nodes",
+                    "an agent of this job at {} runs another version of ragent, and the two do not find each other; install the same version on all nodes",
                     peer.ip()
                 );
             }

@@ -1,4 +1,4 @@
-//! Reports that the coordinator is lost: one warning per outage, and log lines.
+//! Reports that the coordinator is lost: a warning at once and every 30 s, and log lines.
 
 use ragent_base::{
     report::news,
