@@ -2,6 +2,7 @@
 """Prints statistics of the code base, so that a change of its structure can be compared before and after.
 
     scripts/code-statistics.py [FOLDER]      of another checkout, such as a worktree of an older commit
+    scripts/code-statistics.py --check       only fails if a number of `MOST` is exceeded
 
 Files and lines include unit tests, the column "own" does not. A function's length is the number of lines from `fn` to the last brace; functions
 of tests count only in the set `tests`. Files of unit tests need no header. `unwrap/expect` are calls outside of tests.
@@ -15,9 +16,18 @@ import pathlib
 import re
 import runpy
 import subprocess
+import sys
 
 LONG_FILE = 400
 LONG_FUNCTION = 60
+# The most that `--check` allows, outside of tests. Lower a number when you go below it. If your change needs more, raise the number in the same
+# commit, and say why in its message.
+MOST = {
+    "own lines": 0,
+    "type names used twice": 0,
+    f"files above {LONG_FILE} own lines": 0,
+    f"functions above {LONG_FUNCTION} lines": 0,
+}
 SETS = {
     "agent": ["agent/src"],
     "agent/node": ["agent/node/src"],
@@ -140,8 +150,8 @@ def row(name, files):
 def rows(found):
     """The rows of all sets."""
     all_crates = []
-    for name, folders in SETS.items():
-        files = [source for source in found if any(source.path.is_relative_to(folder) for folder in folders)]
+    for name in SETS:
+        files = [source for source in found if is_in(source, name)]
         yield row(name, files)
         if name != "tests":
             all_crates += files
@@ -210,13 +220,37 @@ def structure(found):
     yield "circles of files", len(in_circles)
     for crate, circle in in_circles:
         yield f"  {crate}", ", ".join(sorted("/".join(module) for module in circle))
+    twice = names_used_twice(found)
+    yield "type names used twice", f"{len(twice)}: {', '.join(twice)}"
+
+
+def is_in(source, name):
+    """True if the file is in this set."""
+    return any(source.path.is_relative_to(folder) for folder in SETS[name])
+
+
+def names_used_twice(found):
+    """The names of types that several files define outside of tests."""
     names = {}
     for source in found:
-        if not source.is_test and not any(source.path.is_relative_to(folder) for folder in SETS["tests"]):
+        if not source.is_test and not is_in(source, "tests"):
             for name in TYPE.findall(source.code):
                 names.setdefault(name, set()).add(source.path)
-    twice = sorted(name for name, files in names.items() if len(files) > 1)
-    yield "type names used twice", f"{len(twice)}: {', '.join(twice)}"
+    return sorted(name for name, files in names.items() if len(files) > 1)
+
+
+def check(found):
+    """Exits with an error if a number of `MOST` is exceeded."""
+    program = [source for source in found if any(is_in(source, name) for name in SETS if name != "tests")]
+    counts = [
+        sum(source.own_lines for source in program),
+        len(names_used_twice(found)),
+        sum(source.own_lines > LONG_FILE for source in program),
+        sum(length > LONG_FUNCTION for source in program for length in source.lengths(with_tests=False)),
+    ]
+    larger = [f"{count:,} {name}, at most {most:,}" for (name, most), count in zip(MOST.items(), counts) if count > most]
+    if larger:
+        sys.exit(f"error: the code has grown: {'; '.join(larger)}. Remove code, or raise the number in `MOST` of {pathlib.Path(__file__).name} and say why")
 
 
 def prose():
@@ -239,7 +273,11 @@ def main():
     home = pathlib.Path(__file__).resolve().parent.parent
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("folder", nargs="?", default=home, metavar="FOLDER", help="a checkout of the repository")
-    os.chdir(parser.parse_args().folder)
+    parser.add_argument("--check", action="store_true", help="only fail if a number is exceeded")
+    args = parser.parse_args()
+    os.chdir(args.folder)
+    if args.check:
+        return check(sources())
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], check=True, capture_output=True, text=True)
     print(f"commit {commit.stdout.strip()}\n")
     found = sources()

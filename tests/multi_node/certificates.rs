@@ -154,7 +154,7 @@ fn coordinators_are_verified_again() {
     };
     let usual = put("usual", &authority, &authority);
     let job = Job::new(&sandbox, "--nnodes 1:2 --rdzv-conf join_settle=0");
-    let host = |flags: &str| job.host(&format!("{flags} --no-python stay.sh"));
+    let host = |flags: &str| job.host(&format!("{flags} --no-python polite.sh"));
     let mut last = host(&usual);
     let mut agent = job.guest(&format!("{usual} --no-python polite.sh"));
     agent.logs("registered");
