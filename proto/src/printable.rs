@@ -19,7 +19,11 @@ pub fn printable_line(text: &str) -> String {
     printable(text).replace(char::is_control, " ")
 }
 
-/// Returns JSON whose texts are printable and not longer than [`limits::MAX_TEXT_LEN`], whatever fields it has.
+/// The fields of a state that may have several lines.
+const LINES: [&str; 2] = ["\"message\"", "\"stderr_tail\""];
+
+/// Returns JSON whose texts are printable and not longer than [`limits::MAX_TEXT_LEN`], whatever fields it has. Each text is one line, except
+/// those of [`LINES`].
 ///
 /// It changes the JSON and not a [`serde_json::Value`], because reading a state of 10,000 nodes through a value
 /// takes six times as long.
@@ -29,7 +33,7 @@ pub fn printable_line(text: &str) -> String {
 /// Returns an error if a text is not valid.
 pub(crate) fn printable_json(json: &str) -> Result<String, serde_json::Error> {
     let mut cleaned = String::with_capacity(json.len());
-    let mut rest = json;
+    let (mut rest, mut key) = (json, "");
     // JSON has quotes only around texts, and in them.
     while let Some(start) = rest.find('"') {
         let (before, from) = rest.split_at(start);
@@ -41,10 +45,13 @@ pub(crate) fn printable_json(json: &str) -> Result<String, serde_json::Error> {
         if is_plain && quoted.len() <= limits::MAX_TEXT_LEN {
             cleaned += quoted;
         } else {
-            let mut text = printable(&serde_json::from_str::<String>(quoted)?);
+            let text: String = serde_json::from_str(quoted)?;
+            let mut text =
+                if LINES.contains(&key) { printable(&text) } else { printable_line(&text) };
             text.truncate(text.floor_char_boundary(limits::MAX_TEXT_LEN));
             cleaned += &serde_json::to_string(&text)?;
         }
+        key = if after.trim_start().starts_with(':') { quoted } else { "" };
         rest = after;
     }
     Ok(cleaned + rest)

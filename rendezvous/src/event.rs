@@ -1,7 +1,7 @@
 //! Describes the events of a job: what happened, where, and which earlier event caused it.
 //!
-//! The machine records an event for each change that people ask about. What all nodes do is one
-//! event of the round. A node has its own event only if it does something else.
+//! The machine records an event for each change that people ask about. What all nodes do is one event of the round: the workers of 100 nodes
+//! start, and "all workers of round 1 run" is recorded. A node has its own event only if it does something else, for example if it is lost.
 
 use std::time::Duration;
 

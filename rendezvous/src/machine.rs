@@ -92,8 +92,8 @@ pub struct Rendezvous {
     effects: VecDeque<Effect>,
     has_news: bool,
     clock: Instant,
-    /// The time up to which the deadlines of the phase were applied. Some messages move only
-    /// `clock`.
+    /// The time up to which the deadlines of the phase were applied. It may be before `clock`, because a message that is handled at once, such as a
+    /// keep-alive, moves the clock and applies no deadline.
     advanced: Instant,
     /// The job uid that nodes received before this coordinator adopted another run.
     given_before: Option<JobUid>,

@@ -37,10 +37,10 @@ fn mistakes_cost_no_network() {
         end.assert_stderr(&[part, "error: "]);
         assert!(!sandbox.path("called").exists(), "{words}");
     }
-    let hosts: String = (0..1025).map(|host| format!("n{host}\n")).collect();
+    let hosts: String = (0..1001).map(|host| format!("n{host}\n")).collect();
     let end = launch(&sandbox, &hosts, "x");
     end.assert_code(2);
-    end.assert_stderr(&["1025 hosts are more than the 1024", "Slurm, MPI or a systemd unit"]);
+    end.assert_stderr(&["1001 hosts are more than the 1000", "Slurm, MPI or a systemd unit"]);
     let end = sandbox.ragent("launch --hostfile nothing x").run();
     end.assert_code(2);
     end.assert_stderr(&["`--hostfile nothing` cannot be read: No such file"]);

@@ -16,8 +16,8 @@ pub(super) struct PauseGuard {
 }
 
 impl PauseGuard {
-    /// Returns the time at which `deadline` should be applied. A deadline in the future shows that
-    /// the messages were handled.
+    /// Returns the time at which `deadline` should be applied. If it is in the future again, messages have renewed it since the pause, and
+    /// it is postponed no longer.
     pub(super) fn due(&mut self, now: Instant, deadline: Option<Instant>) -> Option<Instant> {
         if deadline.is_none_or(|deadline| now < deadline) {
             self.until = None;

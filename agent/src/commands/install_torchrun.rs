@@ -61,7 +61,14 @@ pub fn run(args: &InstallTorchrunArgs) -> Result<ExitCode, LaunchError> {
         let _ = fs::remove_file(&new);
         symlink(program_for(folder)?, &new)
             .and_then(|()| if replaces { fs::rename(&link, &replaced) } else { Ok(()) })
-            .and_then(|()| fs::rename(&new, &link))
+            .and_then(|()| {
+                fs::rename(&new, &link).inspect_err(|_| {
+                    if replaces {
+                        let _ = fs::rename(&replaced, &link);
+                    }
+                })
+            })
+            .inspect_err(|_| drop(fs::remove_file(&new)))
             .map_err(system("create the link `torchrun`"))?;
         let former =
             if replaces { format!("; the former one is {replaced_text}") } else { String::new() };

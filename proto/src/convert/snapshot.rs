@@ -2,9 +2,9 @@
 
 use std::error::Error;
 
-use ragent_rendezvous::snapshot::Snapshot;
+use ragent_rendezvous::{message::Outcome, snapshot::Snapshot};
 
-use super::{millis, progress::optional_step, to_millis};
+use super::{millis, progress::optional_step, to_millis, v1};
 use crate::printable::printable_json;
 
 /// Reads a state that was received. Afterwards, its texts may be printed, and its steps may be added.
@@ -13,7 +13,10 @@ use crate::printable::printable_json;
 ///
 /// Returns an error if the text is not the JSON of a state, or if a step is out of its range.
 pub fn state_from_json(json: &str) -> Result<Snapshot, Box<dyn Error + Send + Sync>> {
-    let snapshot: Snapshot = serde_json::from_str(&printable_json(json)?)?;
+    let mut snapshot: Snapshot = serde_json::from_str(&printable_json(json)?)?;
+    // With the checks of messages that have an outcome.
+    let outcome = snapshot.outcome.take().map(|outcome| v1::Outcome::from(outcome).try_into());
+    snapshot.outcome = outcome.transpose()?;
     if let Some(progress) = &snapshot.progress {
         for step in [Some(progress.step), Some(progress.highest), progress.steps_left] {
             optional_step(step, "progress.step")?;

@@ -13,8 +13,7 @@ use crate::{
     phase::{Phase, Running},
 };
 
-/// The effect of the end of the last round on the count of free rounds. the end of the last round
-/// affects the count of free rounds.
+/// How the last round has ended, as far as the limit of free rounds is concerned.
 enum RoundEnding {
     /// The end was requested, or there was no round.
     Voluntary,

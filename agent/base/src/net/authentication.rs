@@ -130,8 +130,8 @@ pub async fn read_again(credentials: &Credentials) {
     }
 }
 
-/// Reads the own secrets again, and waits until the other process may have done so: in a second attempt, both know a secret that
-/// was added before the first one.
+/// Reads the own secrets again, and waits until the other process has done so too: each process reads its files every [`READ_INTERVAL`]. For
+/// example, you have added a secret on both hosts, and only one of them has read it. Then a second attempt succeeds.
 pub async fn await_newer_secrets(credentials: &Credentials) {
     read_again(credentials).await;
     clock::until(Some(clock::now() + READ_INTERVAL + limits::READ_AGAIN_PATIENCE)).await;

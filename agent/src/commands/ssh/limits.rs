@@ -11,9 +11,9 @@ pub(crate) use ragent_base::limits::{
 pub(crate) const MAX_VARIABLE: usize = 128 * 1024 - 1024;
 /// The number of hosts of a hostfile. `--include` and `--exclude` choose among them.
 pub(crate) const MAX_LISTED_HOSTS: usize = 16_384;
-/// The number of hosts of one `ragent launch`. Each has an ssh process here. It takes about 2 MiB of memory, and three open files: with all
-/// hosts 3,072, less than 4,096, which is a common limit that an administrator sets.
-pub(crate) const MAX_HOSTS: usize = 1024;
+/// The number of hosts of one `ragent launch`. Each has an ssh process here. It takes about 2 MiB of memory, and four open files: with all
+/// hosts 4,000, less than 4,096, which is a common limit that an administrator sets.
+pub(crate) const MAX_HOSTS: usize = 1000;
 /// The size of a hostfile or a file of variables that is read.
 pub(crate) const MAX_LIST_FILE: u64 = 4 * 1024 * 1024;
 /// The number of ssh connections that are opened at once without `--fanout`. Each costs CPU time here until it is open, and an sshd of a

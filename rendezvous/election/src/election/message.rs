@@ -121,7 +121,7 @@ impl Replica {
     }
 
     /// Returns true if the job has ended.
-    pub(super) fn is_closed(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         self.job_state.as_ref().is_some_and(|job_state| job_state.closed.is_some())
     }
 

@@ -294,6 +294,11 @@ impl HostChoice {
         !self.has_company
     }
 
+    /// Returns true if a datagram has named this address as that of a host.
+    pub(crate) fn is_named_host(&self, at: SocketAddr) -> bool {
+        self.places.get(&at).is_some_and(|place| place.is_host)
+    }
+
     /// Returns true if an agent is known that may host, including this one.
     pub(crate) fn has_candidate(&self) -> bool {
         let is_candidate = |place: &NamedPlace| place.candidate.is_some() || place.is_host;

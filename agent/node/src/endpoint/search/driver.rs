@@ -242,6 +242,7 @@ impl Search {
                     }
                 }
                 if self.is_alone()
+                    && home.coordinator().is_some()
                     && let Some(others) = self.notice.lonely_host(clock::now())
                 {
                     warn!("no other agent of this job was found, but {others}");
@@ -329,16 +330,24 @@ impl Search {
 
     fn handle_dialed(&mut self, at: SocketAddr, dialed: Dialed) {
         let answer = match dialed {
-            Dialed::Standing(standing) => DialAnswer::Standing(standing),
+            Dialed::Standing(standing) => {
+                (self.unanswered, self.mismatch) = (None, None);
+                DialAnswer::Standing(standing)
+            }
             Dialed::Free => DialAnswer::Free,
             Dialed::Refused(mismatch) => {
                 self.unanswered = Some((at, mismatch.to_string()));
-                self.mismatch = Some(mismatch);
-                DialAnswer::Refused
+                if self.credentials.has_certificate() {
+                    self.mismatch = Some(mismatch);
+                    DialAnswer::Refused
+                } else {
+                    // An agent with another secret sends no datagram of this job, so this one was sent again by somebody else.
+                    DialAnswer::Nobody
+                }
             }
             Dialed::Nobody(cause) => {
                 // A refusal explains the failure better.
-                if self.mismatch.is_none() {
+                if self.mismatch.is_none() && self.choice.is_named_host(at) {
                     self.unanswered = Some((at, cause));
                 }
                 DialAnswer::Nobody
@@ -409,7 +418,14 @@ impl Home {
         let Some((leadership, elected)) = &mut self.leading else {
             return Settled { stage: SearchStage::Member, home, compares: false };
         };
-        let has_begun = leadership.stored.borrow_and_update().replica.has_round();
+        let (has_begun, is_closed) = {
+            let stored = leadership.stored.borrow_and_update();
+            (stored.replica.has_round(), stored.replica.is_closed())
+        };
+        if is_closed {
+            // Nobody should join this job any more.
+            return Settled { stage: SearchStage::Guest, home, compares: false };
+        }
         let is_voter = !leadership.is_fixed() && !leadership.is_outside();
         let stage = match &*elected.borrow_and_update() {
             ElectedCoordinator::Here(_) if has_begun => SearchStage::Leader,

@@ -10,6 +10,8 @@ pub(super) struct SearchNotice {
     due: Instant,
     /// True if agents of other jobs search on this port.
     others: bool,
+    /// True once a host was warned of them.
+    has_warned: bool,
 }
 
 /// The progress of a search that has found no coordinator yet.
@@ -32,7 +34,7 @@ impl SearchNotice {
     /// Creates the notice. Its first line comes after [`limits::WAIT_WARNING`]: agents of a job
     /// rarely start in the same second.
     pub(super) fn new(now: Instant) -> Self {
-        Self { due: now + limits::WAIT_WARNING, others: false }
+        Self { due: now + limits::WAIT_WARNING, others: false, has_warned: false }
     }
 
     /// Returns the time of the next line.
@@ -73,7 +75,9 @@ impl SearchNotice {
 
     /// Returns the warning of an agent that hosts alone, once, if it is due.
     pub(super) fn lonely_host(&mut self, now: Instant) -> Option<&'static str> {
-        (now >= self.due && std::mem::take(&mut self.others)).then_some(OTHERS)
+        let is_due = now >= self.due && self.others && !self.has_warned;
+        self.has_warned |= is_due;
+        is_due.then_some(OTHERS)
     }
 }
 
@@ -126,6 +130,7 @@ mod tests {
         notice.handle_other_job();
         assert_eq!(notice.lonely_host(start), None);
         assert!(notice.lonely_host(later).is_some_and(|line| line.contains("`--rdzv-id`")));
+        notice.handle_other_job();
         assert_eq!(notice.lonely_host(later), None);
     }
 }

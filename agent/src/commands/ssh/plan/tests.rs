@@ -262,7 +262,7 @@ fn mistakes_are_reported_at_once() {
         ("--nnodes 4:8 t.py", "3 hosts are fewer than the 4 that `--nnodes` needs"),
         ("--exclude n[1-3] t.py", "`--include` and `--exclude` leave none of the 3 hosts"),
         ("--log-format xml t.py", "`--log-format xml` is neither `text` nor `json`"),
-        ("--fanout 0 t.py", "`--fanout 0` is not a number from 1 to 1024"),
+        ("--fanout 0 t.py", "`--fanout 0` is not a number from 1 to 1000"),
         ("--nnodes 3:2 t.py", "`--nnodes 3:2` must satisfy 1 <= MIN <= MAX"),
         (
             "--print-completion bash t.py",
@@ -278,7 +278,7 @@ fn mistakes_are_reported_at_once() {
 fn number_of_hosts_is_bounded() {
     let hostfile: String = (0..=limits::MAX_HOSTS).map(|host| format!("n{host}\n")).collect();
     let errors = plan_of(&hostfile, "t.py").unwrap_err();
-    let text = "1025 hosts are more than the 1024 that `ragent launch` can connect to";
+    let text = "1001 hosts are more than the 1000 that `ragent launch` can connect to";
     assert_eq!(errors.iter().map(ToString::to_string).collect::<Vec<_>>(), [text]);
     assert!(errors[0].hint().is_some_and(|hint| hint.contains("Slurm, MPI or a systemd unit")));
     assert_eq!(plan_of(&hostfile, "--exclude n0 t.py").unwrap().hosts.len(), limits::MAX_HOSTS);
