@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use ragent_rendezvous::{message::Outcome, snapshot::Snapshot};
+use ragent_rendezvous::snapshot::Snapshot;
 
 use super::{millis, progress::optional_step, to_millis, v1};
 use crate::printable::printable_json;
