@@ -172,6 +172,7 @@ check:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked
 	scripts/check-prose.py >/dev/null
+	scripts/code-statistics.py --check
 	scripts/check-links.py
 	python3 -B benches/month.py --check >/dev/null
 	@if $(CARGO) deny --version >/dev/null 2>&1; \

@@ -22,8 +22,8 @@ pub fn printable_line(text: &str) -> String {
 /// The fields of a state that may have several lines.
 const LINES: [&str; 2] = ["\"message\"", "\"stderr_tail\""];
 
-/// Returns JSON whose texts are printable and not longer than [`limits::MAX_TEXT_LEN`], whatever fields it has. Each text is one line, except
-/// those of [`LINES`].
+/// Returns JSON whose texts are printable and not longer than [`limits::MAX_TEXT_LEN`]. Each text is one line, except in the fields of
+/// [`LINES`].
 ///
 /// It changes the JSON and not a [`serde_json::Value`], because reading a state of 10,000 nodes through a value
 /// takes six times as long.

@@ -225,7 +225,7 @@ pub enum EventKind {
     },
     /// A failure was charged to the job.
     FailureCharged {
-        /// The failures charged so far, without those that progress has forgiven.
+        /// The number of failures that count: progress has forgiven the others.
         restarts_used: u32,
         /// The failures that may be charged.
         max_restarts: u32,

@@ -56,7 +56,7 @@ fn store_from_no_members_address() {
     let Some(mut victim) = Victim::new("addr") else { return };
     let port = victim.store_port;
     assert_eq!(ping(&victim, 2, 0, "10.77.0.1", port), "pong");
-    // Another user of a member's host is admitted, as docs/security.md says.
+    // Another user of a member's host is admitted (docs/security.md).
     assert_eq!(ping(&victim, 2, OTHER, "10.77.0.1", port), "pong");
     assert_eq!(ping(&victim, ATTACKER, 0, "10.77.0.1", port), "refused");
     // Every node logs a warning, and the status has one too.

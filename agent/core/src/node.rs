@@ -390,7 +390,7 @@ impl Node {
         self.steps = Some(steps);
     }
 
-    /// Notes a checkpoint of the workers: the newest one, and the one that answers the newest notice.
+    /// Notes a checkpoint of the workers: the newest one, and the answer to the newest notice.
     pub fn handle_saves(&mut self, now: Instant, saves: NodeSaves) {
         self.begin(now);
         self.checkpoint = saves.newest.or(self.checkpoint);

@@ -146,7 +146,7 @@ async fn measure(args: &Args, coordinators: &mut Coordinators) -> Result<Value> 
         timeouts: Timeouts { shrink: Duration::ZERO, ..Timeouts::default() },
         ..SharedSettings::new(nodes)
     };
-    // The one that leads. The others cost less.
+    // The leader. The others cost less.
     let pid = coordinators.processes[0].id();
     let (start, opened) = (now(), connections_opened()?);
     let mut crowd = Crowd::start(coordinators, shared, stores, args.readers.is_some());

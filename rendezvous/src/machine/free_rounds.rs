@@ -13,7 +13,7 @@ use crate::{
     phase::{Phase, Running},
 };
 
-/// How the last round has ended, as far as the limit of free rounds is concerned.
+/// How the last round has ended, for the limit of free rounds.
 enum RoundEnding {
     /// The end was requested, or there was no round.
     Voluntary,

@@ -80,7 +80,7 @@ impl fmt::Display for OwnCertificate {
     }
 }
 
-/// The minimum time between two readings of the files: anyone can make this process read them.
+/// The minimum time between two readings of the files, because each stranger can make this process read them.
 pub const READ_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The reason why connections are neither authenticated nor encrypted.

@@ -773,7 +773,7 @@ fn store_access_by_user_is_refused() {
         assert_eq!(errors.len(), 1);
         assert_eq!(errors[0].to_string(), format!("{given} is not supported any more"));
         let hint = errors[0].hint().unwrap();
-        assert!(hint.contains("`members`") && hint.contains("nothing replaces"), "{hint}");
+        assert!(hint.contains("`members`") && hint.contains("machines of its own"), "{hint}");
     }
     let access = |who| resolve(&format!("ragent --store-access {who} t.py"));
     assert_eq!(access("members").unwrap().shared.store_access, StoreAccess::Members);

@@ -58,5 +58,5 @@ pub(crate) const DEATH_NOTICES: usize = 64;
 pub(crate) const NEXT_LEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for the voters to answer which secret they have, before this process serves its own endpoint.
 pub(crate) const VOTER_SECRETS_TIMEOUT: Duration = Duration::from_secs(1);
-/// Connections that wait for the service of checkpoints in memory, in addition to those that the port lets wait.
+/// Connections that wait for the service of checkpoints in memory. The port lets others wait in addition.
 pub(crate) const MEMORY_CONNECTIONS: usize = 16;

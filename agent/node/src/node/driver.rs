@@ -380,7 +380,7 @@ impl NodeDriver<'_> {
         true
     }
 
-    /// Handles a notice, whatever its source is.
+    /// Handles a notice of any source.
     fn handle_notice(&mut self, request: NoticeRequest) {
         let NoticeRequest { kind, within, text, asker } = request;
         let (now, was_leaving) = (clock::now(), self.node.agent().is_leaving());
@@ -409,7 +409,7 @@ impl NodeDriver<'_> {
         }
     }
 
-    /// Tells these askers that the round of their notice is over.
+    /// Reports to these askers that the round of their notice is over.
     fn answer_askers(&mut self, is_over: impl Fn(&Asker) -> bool, step: Option<u64>) {
         let answer = step.map_or(NoticeAnswer::Over, NoticeAnswer::Saved);
         for asker in self.askers.extract_if(.., |asker| is_over(asker)) {
@@ -417,7 +417,7 @@ impl NodeDriver<'_> {
         }
     }
 
-    /// Tells those who have asked for a checkpoint that the workers of this node have saved one.
+    /// Reports a checkpoint of the workers of this node to all clients that have asked for one.
     fn handle_saves(&mut self, now: Instant, saves: NodeSaves) {
         let answer = saves.answer;
         self.node.handle_saves(now, saves);
@@ -560,7 +560,7 @@ impl NodeDriver<'_> {
             }
             Action::ShowNotice(notice) => {
                 if notice.is_none() {
-                    // The round has ended, so nobody answers a request for a checkpoint.
+                    // The round has ended, so a request for a checkpoint gets no answer.
                     self.answer_askers(|asker| asker.kind == RequestKind::Save, None);
                 }
                 self.order(SupervisorCommand::ShowNotice(notice)).await;

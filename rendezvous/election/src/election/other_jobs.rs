@@ -13,8 +13,8 @@
 //! - A process answers that it leads the job. This process then joins it.
 //! - No process has shown it for [`Timers::patience`](super::timers::Timers::patience).
 //!
-//! If two jobs have begun nevertheless, the elder goes on, and the other one closes. An elder one
-//! that has lacked nodes for long closes if the other one has them.
+//! If two jobs have begun nevertheless, the elder goes on, and the other one closes. If the elder
+//! has lacked nodes for long, and the younger has enough, the elder closes.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},

@@ -341,7 +341,7 @@ impl Search {
                     self.mismatch = Some(mismatch);
                     DialAnswer::Refused
                 } else {
-                    // An agent with another secret sends no datagram of this job, so this one was sent again by somebody else.
+                    // An agent with another secret sends no datagram of this job, so a stranger has sent an old one again.
                     DialAnswer::Nobody
                 }
             }
@@ -423,7 +423,7 @@ impl Home {
             (stored.replica.has_round(), stored.replica.is_closed())
         };
         if is_closed {
-            // Nobody should join this job any more.
+            // No agent should join this job any more.
             return Settled { stage: SearchStage::Guest, home, compares: false };
         }
         let is_voter = !leadership.is_fixed() && !leadership.is_outside();

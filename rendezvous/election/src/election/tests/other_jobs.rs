@@ -729,7 +729,7 @@ fn report_members(voters: &mut Voters, has_nodes: bool) {
     voters.voters[0].handle_members(voters.now, report);
 }
 
-/// An elder job that is led, but has lacked nodes for a while, yields to a younger one that has them. Otherwise both would wait.
+/// An elder job with a leader but without enough nodes yields to a younger one with enough. Otherwise both would wait.
 #[test]
 fn elder_job_yields_without_nodes() {
     let patience = Timers::default().patience();
