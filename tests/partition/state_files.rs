@@ -214,7 +214,7 @@ fn bad_folders(role: Role) {
         job.replace_agent(other);
         job.runs_on(&ElectedJob::all());
         assert_eq!(job.uid(), uid, "{folder:?}");
-        assert_one_warning(job.agent(node), "this voter will not know it after a restart");
+        assert_one_warning(job.agent(node), "this process will not know it after a restart");
         job.end();
     }
 }
@@ -247,7 +247,7 @@ fn job_starts_without_files() {
         job.next_leader(WITNESS, leader);
         job.runs_on(&ElectedJob::without(&[leader.node]));
         for node in ElectedJob::followers(leader) {
-            assert_one_warning(job.agent(node), "this voter will not know it after a restart");
+            assert_one_warning(job.agent(node), "this process will not know it after a restart");
         }
         job.end();
     }
