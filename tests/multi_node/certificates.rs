@@ -147,21 +147,23 @@ fn certificates_are_renewed_while_a_job_runs() {
 #[test]
 fn coordinators_are_verified_again() {
     let sandbox = Sandbox::new();
-    let (authority, foreign) = (Authority::new("ca"), Authority::new("foreign"));
+    let [authority, other, foreign] = ["ca", "other", "foreign"].map(Authority::new);
     let issue = Issue::with_names(&[NAME]);
-    let put = |name: &str, trusted: &Authority, by: &Authority| {
-        tls_flags(&files(&sandbox, name, &[trusted], by, &issue))
+    let put = |name: &str, trusted: &[&Authority], by: &Authority| {
+        tls_flags(&files(&sandbox, name, trusted, by, &issue))
     };
-    let usual = put("usual", &authority, &authority);
+    // Each host accepts itself.
+    let usual = put("usual", &[&authority, &other], &authority);
     let job = Job::new(&sandbox, "--nnodes 1:2 --rdzv-conf join_settle=0");
     let host = |flags: &str| job.host(&format!("{flags} --no-python polite.sh"));
     let mut last = host(&usual);
-    let mut agent = job.guest(&format!("{usual} --no-python polite.sh"));
+    let of_agent = put("agent", &[&authority], &other);
+    let mut agent = job.guest(&format!("{of_agent} --no-python polite.sh"));
     agent.logs("registered");
     agent.worker();
     for (flags, part) in [
-        (put("foreign", &authority, &foreign), "is not accepted by this one"),
-        (put("strict", &foreign, &authority), "does not accept the certificate of this one"),
+        (put("foreign", &[&foreign, &other], &foreign), "is not accepted by this one"),
+        (put("strict", &[&authority], &authority), "does not accept the certificate of this one"),
     ] {
         kill(last.pid(), Signal::SIGKILL);
         last.end();

@@ -1,8 +1,8 @@
 //! Makes this process the only possible leader: it has the only endpoint of the job.
 //!
-//! The state of the job is kept in a state file, which [`replica_file`](crate::replica_file) writes. A restarted process continues from it.
+//! The state of the job is kept in a state file, which [`replica_file`] writes. A restarted process continues from it.
 //!
-//! A new state is written before any node acts on it. But a disk that needs longer than [`limits::STATE_FILE_PATIENCE`] is not waited for,
+//! A new state is written before any node acts on it. But a disk that needs longer than `limits::STATE_FILE_PATIENCE` is not waited for,
 //! so that agents keep their leases.
 
 use std::{future, sync::Arc, time::Instant};

@@ -2,7 +2,7 @@
 //! disk.
 //!
 //! Effects of a voter do not wait for the file, because a majority of the voters has the state. A change of the voters is the exception.
-//! Effects of a fixed coordinator wait until [`ReplicaFile::attempted`] has their state.
+//! Effects of a fixed coordinator wait until `ReplicaFile::attempted` has their state.
 
 use std::{
     io,
