@@ -337,12 +337,12 @@ impl Search {
             Dialed::Free => DialAnswer::Free,
             Dialed::Refused(mismatch) => {
                 self.unanswered = Some((at, mismatch.to_string()));
-                if self.credentials.has_certificate() {
-                    self.mismatch = Some(mismatch);
-                    DialAnswer::Refused
-                } else {
+                if self.credentials.is_secured() && !self.credentials.has_certificate() {
                     // An agent with another secret sends no datagram of this job, so a stranger has sent an old one again.
                     DialAnswer::Nobody
+                } else {
+                    self.mismatch = Some(mismatch);
+                    DialAnswer::Refused
                 }
             }
             Dialed::Nobody(cause) => {
