@@ -71,9 +71,9 @@ mod tests {
             scroll.shown(10, 4)
         };
         assert_eq!(press(Move::Up), 0..4);
-        assert_eq!(press(Move::PageDown), 1..5);
+        assert_eq!(press(Move::Down), 1..5);
         assert_eq!(press(Move::PageDown), 5..9);
-        assert_eq!(press(Move::Down), 6..10);
+        assert_eq!(press(Move::PageDown), 6..10);
         assert_eq!(press(Move::Down), 6..10);
         assert_eq!(press(Move::PageUp), 2..6);
         assert_eq!(press(Move::Home), 0..4);

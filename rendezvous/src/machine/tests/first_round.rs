@@ -54,7 +54,7 @@ fn last_call_is_cleared_below_min() {
     assert_eq!(t.live(&["a"], 20 * SECOND), []);
     assert_eq!(
         t.why(),
-        "waiting for 1 more node (1 of at least 2 are ready), join timeout in 560 s"
+        "waiting for 1 more node (1 of at least 2 are ready), join timeout in 560 s; lost or left: b"
     );
     t.join("c");
     assert_eq!(t.live(&["a", "c"], 29 * SECOND), []);
