@@ -70,7 +70,7 @@ pub enum AgentEvent {
     Failed,
 }
 
-/// The fields in which the events of one node differ.
+/// The fields that differ between the events of one node.
 struct EventFields {
     source: &'static str,
     state: &'static str,

@@ -17,7 +17,10 @@ use super::{
     join::join,
     locate::{self, Located},
     node_services::NodeServices,
-    search::driver::{Found, Search, endpoint_at},
+    search::{
+        driver::{Found, Search},
+        home::endpoint_at,
+    },
     voters::{self, FirstVoters, OwnEndpoint},
 };
 

@@ -37,7 +37,10 @@ use super::{
     error::HostOrJoinError,
     hosted::{EndpointPort, Hosted, OwnCoordinator},
     plain_store::plain_store,
-    search::driver::{Home, Search, SearchResponder},
+    search::{
+        driver::{Search, SearchResponder},
+        home::Home,
+    },
     server::Server,
 };
 use crate::{

@@ -5,7 +5,7 @@
 //!
 //! - `choice` decides, without I/O and without a clock.
 //! - `datagram` is the format, with its authentication, [`sockets`] the transport.
-//! - `driver` is the loop, `notice` has the lines for the user.
+//! - `driver` is the loop, `home` follows the part of an agent in its job, `notice` has the lines for the user.
 
 pub(crate) mod choice;
 pub(crate) mod datagram;
@@ -13,5 +13,6 @@ pub(crate) mod driver;
 #[cfg(any(test, feature = "testing"))]
 #[path = "../../../fuzz/src/datagram.rs"]
 pub mod fuzzing;
+pub(crate) mod home;
 mod notice;
 pub mod sockets;

@@ -12,8 +12,7 @@ use super::{
 /// The reason why a certificate is not accepted. Times are in seconds since 1970.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(in crate::secret) enum CertificateRefusal {
-    /// The clock of this machine, or that of the other one, is outside of its period of validity. An end that is not known
-    /// is that of all time.
+    /// The clock of one of the two machines is outside of its period of validity.
     NotValid {
         /// Its period of validity.
         validity: Validity,

@@ -17,6 +17,7 @@
 //!
 //! So late parts of a network become one job, unless a part has begun meanwhile. Agents that have settled answer those that search.
 
+mod effect;
 mod places;
 
 use std::{
@@ -28,6 +29,7 @@ use std::{
 use ragent_base::spec::Eligible;
 use ragent_coordinator::identity::{Candidate, SearchStage, SearchStanding};
 
+pub(crate) use self::effect::Effect;
 use self::places::NamedPlace;
 use super::datagram::Announcement;
 use crate::endpoint::limits::MAX_PEERS;
@@ -50,27 +52,6 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The time that an agent continues to search after a refusal. Another address may be the host of its job.
 const REFUSAL: Duration = Duration::from_secs(3);
-
-/// An action for the driver.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Effect {
-    /// Send [`HostChoice::announcement`] to all agents, and to those at these addresses that a broadcast may not reach.
-    Send(BTreeSet<SocketAddr>),
-    /// Ask the agent at this address for its part, and report to [`HostChoice::handle_answer`].
-    Dial(SocketAddr),
-    /// Host, at an own address.
-    Host,
-    /// Continue the host at this own address, or report to [`HostChoice::handle_not_continued`].
-    Continue(SocketAddr),
-    /// Join the host at this address.
-    Join(SocketAddr),
-    /// End the search, because the only agent that has answered does not accept this one.
-    GiveUp,
-    /// Step down for the host at this address.
-    StepDown(SocketAddr),
-    /// Show this agent's job to the other host at this address. The flag is true if its job has begun, too.
-    Show(SocketAddr, bool),
-}
 
 /// The result of an attempt at an address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
