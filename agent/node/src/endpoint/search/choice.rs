@@ -302,16 +302,18 @@ impl HostChoice {
             }
             ChoiceState::Found => {}
             ChoiceState::Settled(own) => {
-                match (own.stage, stage) {
-                    (_, SearchStage::Candidate | SearchStage::Guest | SearchStage::Member) => {
-                        return;
-                    }
-                    (SearchStage::Host, SearchStage::Host) if self.own < by => {}
-                    (SearchStage::Host, _) => self.effects.push_back(Effect::StepDown(at)),
-                    _ => self.effects.push_back(Effect::Show(at, stage == SearchStage::Leader)),
-                }
+                use SearchStage::{Candidate, Guest, Host, Leader, Member};
+                let effect = match (own.stage, stage) {
+                    (_, Candidate | Guest | Member) | (Candidate | Guest, _) => return,
+                    (Host, Host) if self.own < by => None,
+                    (Host, Host | Leader) => Some(Effect::StepDown(at)),
+                    (Member | Leader, _) => Some(Effect::Show(at, stage == Leader)),
+                };
+                self.effects.extend(effect);
                 if self.sends_always() {
-                    // The other one decides in the same way, once it has this datagram.
+                    // The other one decides in the same way, once it has this datagram. A list of hosts may not name it. Its port for datagrams is
+                    // usually the one for connections.
+                    self.note_peer(at);
                     self.send_by(now);
                 }
             }

@@ -151,11 +151,13 @@ impl Search {
                             self.choice.handle_not_continued(clock::now(), at);
                         }
                     },
-                    _ => {
+                    Effect::GiveUp => {
                         if let Some(mismatch) = self.mismatch.take() {
                             return Err(LocateError::from(mismatch).into());
                         }
                     }
+                    // They are carried out already, or only an agent that has settled has them.
+                    Effect::Send(_) | Effect::Dial(_) | Effect::StepDown(_) | Effect::Show(..) => {}
                 }
                 continue;
             }
@@ -229,8 +231,9 @@ impl Search {
                     match effect {
                         Effect::StepDown(at) => self.step_down(at, &home),
                         Effect::Show(at, has_begun) => self.show(at, has_begun, &home),
-                        // The search has ended.
-                        _ => {}
+                        // They are carried out already, or the search has ended.
+                        Effect::Send(_) | Effect::Dial(_) | Effect::Join(_) => {}
+                        Effect::Host | Effect::Continue(_) | Effect::GiveUp => {}
                     }
                 }
                 if self.is_alone()
@@ -323,7 +326,7 @@ impl Search {
     fn handle_dialed(&mut self, at: SocketAddr, dialed: Dialed) {
         let answer = match dialed {
             Dialed::Standing(standing) => {
-                (self.unanswered, self.mismatch) = (None, None);
+                self.unanswered = None;
                 DialAnswer::Standing(standing)
             }
             Dialed::Free => DialAnswer::Free,
