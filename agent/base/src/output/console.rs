@@ -16,7 +16,7 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use tracing::warn;
 
-use super::{flow::Flow, pipes::Pipe};
+use super::flow::Flow;
 use crate::{output::limits, spec::Stream};
 
 /// The queues of the writing threads; clones share them.
@@ -24,8 +24,6 @@ use crate::{output::limits, spec::Stream};
 pub struct Console {
     streams: mpsc::Sender<ToWrite<Stream>>,
     files: mpsc::Sender<ToWrite<Arc<File>>>,
-    /// Lines to be written to stdout and to stderr.
-    staged: [Arc<Pipe>; 2],
 }
 
 /// An item for a writing thread.
@@ -47,10 +45,6 @@ impl Console {
     ///
     /// Returns the system's refusal to start a thread.
     pub fn start() -> io::Result<(Self, ConsoleEnd)> {
-        let pipe = || Pipe::new(limits::STAGED_LINES).map(Arc::new);
-        let staged = [pipe()?, pipe()?];
-        let [_, to_stderr] = &staged;
-        let to_stderr = Arc::clone(to_stderr);
         // Output of workers is read even if the console is gone (EPIPE).
         let (streams, streams_end) = writer("console", move |next| match next {
             ToWrite::Bytes(Stream::Stdout, chunk) => {
@@ -61,7 +55,7 @@ impl Console {
             }
             ToWrite::Flow(mut flow, back) => {
                 // A log line between two parts of a chunk would break a worker's line in two.
-                let held = flow.stages_to(&to_stderr).then(|| io::stderr().lock());
+                let held = flow.shows_lines_on_stderr().then(|| io::stderr().lock());
                 let _ = flow.copy_to_console();
                 drop(held);
                 // The receiving task may have ended with its runtime.
@@ -85,7 +79,7 @@ impl Console {
             }
             is_well = written.is_ok();
         })?;
-        Ok((Self { streams, files, staged }, ConsoleEnd([streams_end, files_end])))
+        Ok((Self { streams, files }, ConsoleEnd([streams_end, files_end])))
     }
 
     /// Queues `chunk` for the console; waits if the console is slow.
@@ -110,15 +104,6 @@ impl Console {
     /// A cancelled call has queued nothing.
     pub(super) async fn write_file(&self, file: &Arc<File>, chunk: Bytes) {
         let _ = self.files.send(ToWrite::Bytes(Arc::clone(file), chunk)).await;
-    }
-
-    /// The pipe of lines to be written to `stream`.
-    pub fn staged(&self, stream: Stream) -> Arc<Pipe> {
-        let [stdout, stderr] = &self.staged;
-        Arc::clone(match stream {
-            Stream::Stdout => stdout,
-            Stream::Stderr => stderr,
-        })
     }
 
     /// Copies the available output of a flow to its destinations; waits if they are slow. Returns

@@ -1,20 +1,15 @@
 //! Moves the output of a worker from its pipe to its destination, so that the agent may be killed
 //! at any moment: the keeper shares all descriptors, and continues from their state.
 //!
-//! A byte is removed from its source by the same system call that adds it to its destination
-//! (`splice`), or stays in its source until it has been added (`tee`, then a discard; so does output
-//! for a console that is a regular file). Where a prefix is added, neither is possible. There a `LineJournal`, which
-//! the keeper shares too, holds the intent, and the fill of two pipes that no other code touches shows how much of it
-//! was carried out.
+//! 1. With one destination, one system call removes a byte from its source and adds it to the destination (`splice`). A console that is a
+//!    regular file does not support it. There a byte is copied first, and then removed.
+//! 2. Lines with a prefix are also copied first, to the file and to the console, and then removed. A [`BegunLine`] has the start of a line
+//!    that is removed already.
 //!
-//! ```text
-//! source ── splice ──▶ file, or console                   one destination, unchanged
-//! source ── splice ──▶ taken ── cut, write ──▶ staged ── splice ──▶ console
-//!                        └───── tee ──▶ filed ── splice ──▶ file
-//! ```
+//! So nothing is lost. If the agent is killed between copy and removal, the keeper copies the same piece again.
 
 mod handover;
-mod staged_lines;
+mod shown_lines;
 
 use std::{
     io,
@@ -23,14 +18,14 @@ use std::{
 };
 
 pub use self::handover::{FlowOrder, HandedOver, finish_all};
-use self::staged_lines::StagedLines;
+use self::shown_lines::ShownLines;
 use super::{
-    journal::{LineJournal, LineRecord},
+    begun_line::BegunLine,
     lines::{Choice, Cutter},
     pipes::{CopyProgress, Pipe, Target, Tools, enlarge},
     tail::SharedTail,
 };
-use crate::output::limits;
+use crate::{output::limits, spec::Stream};
 
 /// The destination of a stream.
 #[derive(Debug)]
@@ -43,8 +38,8 @@ pub enum StreamDestination {
     Lines {
         /// The console.
         console: OwnedFd,
-        /// Lines to be written to that console, of all streams; one thread writes to it.
-        staged: Arc<Pipe>,
+        /// The stream that is this console.
+        stream: Stream,
         /// The text before each line.
         prefix: Vec<u8>,
         /// The lines that are shown; all if `None`.
@@ -58,7 +53,7 @@ pub enum StreamDestination {
 enum FlowRoute {
     File(OwnedFd),
     Console(OwnedFd),
-    Lines(Box<StagedLines>),
+    Lines(Box<ShownLines>),
 }
 
 /// One stream of a worker and its route.
@@ -84,7 +79,7 @@ impl Flow {
         destination: StreamDestination,
         tail: Option<SharedTail>,
     ) -> io::Result<Self> {
-        let mut scratch = None;
+        let mut size = limits::CONSOLE_CHUNK;
         let route = match destination {
             StreamDestination::File(file) => {
                 // With more room, the worker can go on writing in the meantime.
@@ -92,28 +87,17 @@ impl Flow {
                 FlowRoute::File(file)
             }
             StreamDestination::Console(console) => FlowRoute::Console(console),
-            StreamDestination::Lines { console, staged, prefix, choice, file } => {
-                let size = if file.is_some() { limits::TEE_CHUNK } else { limits::CONSOLE_CHUNK };
+            StreamDestination::Lines { console, stream, prefix, choice, file } => {
+                if file.is_some() {
+                    size = limits::TEE_CHUNK;
+                }
                 enlarge(&source, size);
-                let [own, taken, filed] = Pipe::alike(size)?;
-                scratch = Some(own);
-                let cutter = Cutter::new(prefix, choice, limits::MAX_CONSOLE_LINE, staged.size());
-                FlowRoute::Lines(Box::new(StagedLines {
-                    console,
-                    staged,
-                    cutter,
-                    taken,
-                    taken_len: 0,
-                    peeked: 0..0,
-                    journal: LineJournal::new()?,
-                    record: LineRecord::default(),
-                    rest: Vec::new(),
-                    file: file.map(|file| (file, filed)),
-                }))
+                let cutter = Cutter { prefix, choice, begun: Vec::new() };
+                let begun = BegunLine::new()?;
+                FlowRoute::Lines(Box::new(ShownLines { console, stream, cutter, begun, file }))
             }
         };
-        let scratch = scratch.map_or_else(|| Pipe::new(limits::CONSOLE_CHUNK), Ok)?;
-        let tools = Tools::new(scratch)?;
+        let tools = Tools::new(Pipe::new(size)?)?;
         Ok(Self { source, route, tail, progress: CopyProgress::More, chosen: Vec::new(), tools })
     }
 
@@ -134,9 +118,9 @@ impl Flow {
         }
     }
 
-    /// Returns true if the lines of this stream are written through `staged`.
-    pub(super) fn stages_to(&self, staged: &Arc<Pipe>) -> bool {
-        matches!(&self.route, FlowRoute::Lines(lines) if Arc::ptr_eq(&lines.staged, staged))
+    /// Returns true if lines of this stream are written to stderr.
+    pub(super) fn shows_lines_on_stderr(&self) -> bool {
+        matches!(&self.route, FlowRoute::Lines(lines) if lines.stream == Stream::Stderr)
     }
 
     /// Returns the lines that filters have selected since the last call, and their file.
@@ -163,8 +147,8 @@ impl Flow {
             }
             FlowRoute::Console(_) => Ok(()),
             FlowRoute::Lines(lines) => {
-                self.progress = lines.take(&self.source, &mut self.tools, self.tail.as_ref());
-                lines.copy_to_file(&mut self.tools)
+                self.progress = self.tools.look(self.source.as_fd(), self.tail.as_ref());
+                lines.copy_to_file(&self.tools)
             }
         }
     }
@@ -189,16 +173,11 @@ impl Flow {
                 let mut result = Ok(());
                 for _ in 0..limits::COPY_BURST {
                     if lines.file.is_none() {
-                        self.progress =
-                            lines.take(&self.source, &mut self.tools, self.tail.as_ref());
+                        self.progress = self.tools.look(self.source.as_fd(), self.tail.as_ref());
                     }
-                    let copied = lines.copy(
-                        self.progress,
-                        &mut self.tools,
-                        self.tail.as_ref(),
-                        &mut self.chosen,
-                    );
-                    result = result.and(copied);
+                    let chosen = &mut self.chosen;
+                    let shown = lines.show(self.progress, &self.source, &mut self.tools, chosen);
+                    result = result.and(shown);
                     if lines.file.is_some() || self.progress != CopyProgress::More {
                         break;
                     }

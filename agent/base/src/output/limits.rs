@@ -13,10 +13,6 @@ pub(crate) const SPILLED_CHUNK: usize = 4096;
 /// Chunks of output that wait for the console; workers wait while it is full, as they would for the
 /// console itself.
 pub(crate) const CONSOLE_QUEUE: usize = 64;
-/// The size of a pipe with lines of workers for the console: some chunks with a prefix for each
-/// line. Small enough for a user with many agents, whose pipes the kernel limits
-/// (`pipe-user-pages-soft`).
-pub(crate) const STAGED_LINES: usize = 512 * 1024;
 /// The size of one read from a worker's pipe that goes to a file: two threads take turns with each,
 /// or the worker and one.
 pub(crate) const TEE_CHUNK: usize = 256 * 1024;

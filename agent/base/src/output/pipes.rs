@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{BorrowedFd, OwnedFd},
     time::Instant,
 };
 
@@ -21,9 +21,9 @@ use crate::{
 
 /// An internal pipe, which is read and written without blocking.
 #[derive(Debug)]
-pub struct Pipe {
-    pub(super) read: OwnedFd,
-    pub(super) write: OwnedFd,
+pub(super) struct Pipe {
+    read: OwnedFd,
+    write: OwnedFd,
 }
 
 impl Pipe {
@@ -32,36 +32,17 @@ impl Pipe {
     /// # Errors
     ///
     /// Returns the system's refusal of a pipe. Its size may differ from `size`.
-    pub(crate) fn new(size: usize) -> io::Result<Self> {
+    pub(super) fn new(size: usize) -> io::Result<Self> {
         let (read, write) = unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
         enlarge(&write, size);
         Ok(Self { read, write })
     }
 
-    /// Creates pipes of one size, so that each can take the whole content of another.
-    pub(super) fn alike<const N: usize>(size: usize) -> io::Result<[Self; N]> {
-        let pipes = (0..N).map(|_| Self::new(size)).collect::<io::Result<Vec<_>>>()?;
-        let size = pipes.iter().map(Self::size).min().unwrap_or_default();
-        for pipe in &pipes {
-            let size = i32::try_from(size).unwrap_or(i32::MAX);
-            fcntl(&pipe.write, FcntlArg::F_SETPIPE_SZ(size))?;
-        }
-        pipes.try_into().map_err(|_| io::ErrorKind::InvalidInput.into())
-    }
-
-    pub(super) fn size(&self) -> usize {
+    fn size(&self) -> usize {
         fcntl(&self.write, FcntlArg::F_GETPIPE_SZ)
             .ok()
             .and_then(|size| size.try_into().ok())
             .unwrap_or(4096)
-    }
-
-    pub(super) fn fill(&self) -> usize {
-        unix::pipe_fill(self.read.as_fd())
-    }
-
-    pub(super) fn try_clone(&self) -> io::Result<[OwnedFd; 2]> {
-        Ok([self.read.try_clone()?, self.write.try_clone()?])
     }
 }
 
@@ -86,7 +67,9 @@ pub(super) fn enlarge(pipe: &OwnedFd, size: usize) {
 #[derive(Debug)]
 pub(super) struct Tools {
     scratch: Pipe,
-    pub(super) buffer: Vec<u8>,
+    buffer: Vec<u8>,
+    /// The length of the content in the buffer that is still in its source.
+    peeked: usize,
     void: std::fs::File,
     pub(super) deadline: Option<Instant>,
 }
@@ -103,11 +86,11 @@ impl Tools {
     pub(super) fn new(scratch: Pipe) -> io::Result<Self> {
         let buffer = vec![0; scratch.size()];
         let void = std::fs::OpenOptions::new().write(true).open("/dev/null")?;
-        Ok(Self { scratch, buffer, void, deadline: None })
+        Ok(Self { scratch, buffer, peeked: 0, void, deadline: None })
     }
 
     /// Copies the front of `pipe` into the buffer without removing it; returns its length.
-    pub(super) fn peek(&mut self, pipe: BorrowedFd<'_>, max: usize) -> usize {
+    fn peek(&mut self, pipe: BorrowedFd<'_>, max: usize) -> usize {
         let max = max.min(self.buffer.len());
         let flags = SpliceFFlags::SPLICE_F_NONBLOCK;
         let Ok(len) = tee(pipe, &self.scratch.write, max, flags) else { return 0 };
@@ -121,6 +104,43 @@ impl Tools {
             }
         }
         read
+    }
+
+    /// Copies the front of `source` into the buffer, where [`Self::peeked`] returns it. Returns the state of the source.
+    pub(super) fn look(
+        &mut self,
+        source: BorrowedFd<'_>,
+        tail: Option<&SharedTail>,
+    ) -> CopyProgress {
+        self.peeked = self.peek(source, limits::TEE_CHUNK);
+        if self.peeked == 0 {
+            return if has_writers(source) { CopyProgress::Empty } else { CopyProgress::End };
+        }
+        if let Some(tail) = tail {
+            tail.push(self.peeked());
+        }
+        CopyProgress::More
+    }
+
+    /// Returns the content that is in the buffer and still in its source.
+    pub(super) fn peeked(&self) -> &[u8] {
+        &self.buffer[..self.peeked]
+    }
+
+    /// Removes that content from its source, except its last `left` bytes.
+    pub(super) fn discard_peeked(&mut self, source: BorrowedFd<'_>, left: usize) -> io::Result<()> {
+        let len = std::mem::replace(&mut self.peeked, left).saturating_sub(left);
+        self.discard(source, len)
+    }
+
+    /// Writes `bytes`. Waits while the destination is full.
+    pub(super) fn write(&self, to: Target<'_>, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let len = self.prepare(to, bytes.len())?;
+            let written = self.write_some(to.fd, &bytes[..len])?;
+            bytes = &bytes[written..];
+        }
+        Ok(())
     }
 
     /// Moves the chunks of `source` to its only destination, at most [`limits::COPY_BURST`]. Returns the
@@ -166,12 +186,7 @@ impl Tools {
     }
 
     /// Moves `len` bytes that are in `from`; bytes that are refused are dropped.
-    pub(super) fn transfer(
-        &self,
-        from: BorrowedFd<'_>,
-        to: Target<'_>,
-        len: usize,
-    ) -> io::Result<()> {
+    fn transfer(&mut self, from: BorrowedFd<'_>, to: Target<'_>, len: usize) -> io::Result<()> {
         let mut left = len;
         while left > 0 {
             match self.transfer_some(from, to, left) {
@@ -191,18 +206,13 @@ impl Tools {
         Ok(())
     }
 
-    fn transfer_some(&self, from: BorrowedFd<'_>, to: Target<'_>, len: usize) -> io::Result<usize> {
-        // A terminal blocks in spite of all flags, so a keeper writes only what it surely accepts.
-        let len = match self.deadline {
-            Some(_) if !to.is_file => {
-                self.wait_until_writable(to.fd)?;
-                len.min(limits::SPILLED_CHUNK)
-            }
-            Some(_) | None => len,
-        };
-        if to.is_file {
-            lseek(to.fd, 0, Whence::SeekEnd)?;
-        }
+    fn transfer_some(
+        &mut self,
+        from: BorrowedFd<'_>,
+        to: Target<'_>,
+        len: usize,
+    ) -> io::Result<usize> {
+        let len = self.prepare(to, len)?;
         // `splice` uses the position of a file without its lock, and would overwrite what another process writes at the
         // same time to a console that both have inherited.
         if !to.is_file && unix::is_regular_file(to.fd) {
@@ -220,25 +230,44 @@ impl Tools {
         }
     }
 
+    /// Prepares a write of at most `len` bytes. Returns how many may be written.
+    fn prepare(&self, to: Target<'_>, len: usize) -> io::Result<usize> {
+        if to.is_file {
+            lseek(to.fd, 0, Whence::SeekEnd)?;
+        } else if self.deadline.is_some() {
+            // A terminal blocks in spite of all flags, so a keeper writes only what it surely accepts.
+            self.wait_until_writable(to.fd)?;
+            return Ok(len.min(limits::SPILLED_CHUNK));
+        }
+        Ok(len)
+    }
+
     /// Moves some bytes by two calls, if a single one cannot. A kill between them repeats the bytes.
-    fn copy_some(&self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, len: usize) -> io::Result<usize> {
-        let mut chunk = vec![0; len.min(limits::TEE_CHUNK)];
-        let flags = SpliceFFlags::SPLICE_F_NONBLOCK;
-        let len = tee(from, &self.scratch.write, len.min(chunk.len()), flags)?;
-        let len = unistd::read(&self.scratch.read, &mut chunk[..len])?;
-        let written = loop {
-            match unistd::write(to, &chunk[..len]) {
-                Ok(written) => break written,
-                Err(Errno::EINTR) => {}
-                Err(Errno::EAGAIN) => self.wait_until_writable(to)?,
-                Err(errno) => return Err(errno.into()),
-            }
-        };
+    fn copy_some(
+        &mut self,
+        from: BorrowedFd<'_>,
+        to: BorrowedFd<'_>,
+        len: usize,
+    ) -> io::Result<usize> {
+        let len = self.peek(from, len);
+        let written = self.write_some(to, &self.buffer[..len])?;
         self.discard(from, written)?;
         Ok(written)
     }
 
-    pub(super) fn discard(&self, from: BorrowedFd<'_>, len: usize) -> io::Result<()> {
+    fn write_some(&self, to: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match unistd::write(to, bytes) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => return Ok(written),
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => self.wait_until_writable(to)?,
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    fn discard(&self, from: BorrowedFd<'_>, len: usize) -> io::Result<()> {
         let mut left = len;
         while left > 0 {
             match splice(from, None, &self.void, None, left, SpliceFFlags::SPLICE_F_NONBLOCK) {

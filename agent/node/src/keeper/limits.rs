@@ -16,8 +16,8 @@ pub(crate) const SIGNALS: usize = 8;
 pub(crate) const FORK_ATTEMPTS: u32 = 10;
 /// Interval between these attempts.
 pub(crate) const FORK_INTERVAL: Duration = Duration::from_millis(100);
-/// Descriptors that are sent with one order to start a worker: three, and at most ten for each of two streams.
-pub(crate) const SPAWN_FDS: usize = 32;
+/// Descriptors that are sent with one order to start a worker: three, and at most four for each of two streams.
+pub(crate) const SPAWN_FDS: usize = 11;
 /// Total time that a keeper waits for consoles that accept no output. On an overloaded machine their readers may get no CPU for a second.
 /// The death notice is sent before, so no other node waits for this.
 pub(crate) const SPILLED_TIMEOUT: Duration = Duration::from_secs(5);

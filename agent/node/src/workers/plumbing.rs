@@ -270,7 +270,7 @@ impl Connector<'_> {
         };
         Ok(StreamDestination::Lines {
             console: own_stream(stream)?,
-            staged: self.console.staged(stream),
+            stream,
             prefix: self.prefix.to_vec(),
             choice,
             file: file.map(|file| file.try_clone().map(OwnedFd::from)).transpose()?,

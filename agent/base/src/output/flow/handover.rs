@@ -1,17 +1,18 @@
 //! Hands the state of a flow over to the keeper, which completes the copying if the agent is killed.
 
-use std::{io, os::fd::OwnedFd, sync::Arc, time::Instant};
+use std::{io, os::fd::OwnedFd, time::Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Flow, FlowRoute, StagedLines};
+use super::{Flow, FlowRoute, ShownLines};
 use crate::{
-    output::limits,
     output::{
-        journal::LineJournal,
+        begun_line::BegunLine,
+        limits,
         lines::Cutter,
         pipes::{CopyProgress, Pipe, Tools},
     },
+    spec::Stream,
     sys::clock,
 };
 
@@ -49,12 +50,9 @@ impl Flow {
             }
             FlowRoute::Lines(lines) => {
                 fds.push(lines.console.try_clone()?);
-                fds.extend(lines.staged.try_clone()?);
-                fds.extend(lines.taken.try_clone()?);
-                fds.push(lines.journal.try_clone()?);
-                let name = if let Some((file, filed)) = &lines.file {
+                fds.push(lines.begun.try_clone()?);
+                let name = if let Some(file) = &lines.file {
                     fds.push(file.try_clone()?);
-                    fds.extend(filed.try_clone()?);
                     RouteName::LinesAndFile
                 } else {
                     RouteName::Lines
@@ -70,8 +68,8 @@ impl Flow {
     pub fn adopt(order: &FlowOrder, fds: &mut impl Iterator<Item = OwnedFd>) -> Option<HandedOver> {
         let count = match order.route {
             RouteName::File | RouteName::Console => 2,
-            RouteName::Lines => 7,
-            RouteName::LinesAndFile => 10,
+            RouteName::Lines => 3,
+            RouteName::LinesAndFile => 4,
         };
         let fds: Vec<OwnedFd> = fds.take(count).collect();
         (fds.len() == count).then(|| HandedOver { order: order.clone(), fds })
@@ -96,28 +94,13 @@ impl HandedOver {
             RouteName::File => FlowRoute::File(target),
             RouteName::Console => FlowRoute::Console(target),
             RouteName::Lines | RouteName::LinesAndFile => {
-                let staged = Pipe { read: next()?, write: next()? };
-                let taken = Pipe { read: next()?, write: next()? };
-                let journal = LineJournal::from(next()?);
+                let begun = BegunLine::from(next()?);
+                let (prefix, choice) = (self.order.prefix, None);
+                let cutter = Cutter { prefix, choice, begun: begun.read() };
+                // This process has no logs that share the console.
+                let (console, stream) = (target, Stream::Stdout);
                 let file = next();
-                let file = match file {
-                    Some(file) => Some((file, Pipe { read: next()?, write: next()? })),
-                    None => None,
-                };
-                let record = journal.record();
-                let size = staged.size();
-                FlowRoute::Lines(Box::new(StagedLines {
-                    console: target,
-                    staged: Arc::new(staged),
-                    cutter: Cutter::new(self.order.prefix, None, limits::MAX_CONSOLE_LINE, size),
-                    taken_len: taken.fill(),
-                    taken,
-                    peeked: 0..0,
-                    rest: Vec::new(),
-                    journal,
-                    record,
-                    file,
-                }))
+                FlowRoute::Lines(Box::new(ShownLines { console, stream, cutter, begun, file }))
             }
         };
         let mut tools = Tools::new(Pipe::new(limits::CONSOLE_CHUNK).ok()?).ok()?;
@@ -130,20 +113,6 @@ impl HandedOver {
 /// Copies the remaining output of all flows; their agent and all writers are gone.
 pub fn finish_all(flows: Vec<HandedOver>, deadline: Instant) {
     let mut flows: Vec<Flow> = flows.into_iter().filter_map(|flow| flow.resume(deadline)).collect();
-    let lines = |flow: &mut Flow, act: &dyn Fn(&mut StagedLines, &Tools)| {
-        if let FlowRoute::Lines(lines) = &mut flow.route {
-            act(lines, &flow.tools);
-        }
-    };
-    // The owner of staged lines must be known before they are printed, and a line that was printed
-    // in part must be completed before any other output.
-    for flow in &mut flows {
-        lines(flow, &|lines, tools| lines.settle(tools));
-    }
-    for flow in &mut flows {
-        // Output that cannot be written is lost.
-        lines(flow, &|lines, tools| drop(lines.print(tools)));
-    }
     for flow in &mut flows {
         // All writers are dead, so an empty pipe stays empty. Errors drop output, so the loop ends,
         // at the latest at the deadline.
@@ -155,7 +124,7 @@ pub fn finish_all(flows: Vec<HandedOver>, deadline: Instant) {
             }
         }
         if let FlowRoute::Lines(lines) = &mut flow.route {
-            let _ = lines.copy(CopyProgress::End, &mut flow.tools, None, &mut Vec::new());
+            let _ = lines.show(CopyProgress::End, &flow.source, &mut flow.tools, &mut flow.chosen);
         }
     }
 }
