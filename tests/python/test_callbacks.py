@@ -7,7 +7,7 @@ import json
 import os
 
 import pytest
-from support import REPOSITORY, needs
+from support import REPOSITORY
 from test_notices_api import NOTICE, Ranks
 
 PYTHON = REPOSITORY / ".venvs/frameworks/bin/python"
@@ -262,7 +262,7 @@ def test_lightnings_threads_and_batches(sandbox):
 @pytest.mark.usefixtures("needs_torch")
 def test_accelerate_example(sandbox):
     """The example saves at a notice, and resumes there. It trains the same as without an interruption."""
-    needs("accelerate")
+    needs_framework("accelerate")
     path = REPOSITORY / "examples/accelerate/train.py"
 
     def train(folder, steps):

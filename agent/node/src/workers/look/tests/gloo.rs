@@ -1,6 +1,6 @@
 //! Looks at real jobs with gloo, and explains them. Without a Python that has torch, these tests are skipped.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use ragent_base::sys::clock;
 use ragent_rendezvous::stall::{Own, RankedNode, explain_stall};
@@ -23,15 +23,43 @@ dist.init_process_group('gloo')
 r, t = dist.get_rank(), torch.ones(4)
 sub = dist.new_group([0, 1])
 dist.all_reduce(t)
-print('ready')
+os.write(1, b'ready\\n')
+";
+
+/// Imports torch once, and then forks the ranks, each of which runs the script. Prints their process numbers.
+const RANKS: &str = "import os, sys
+import torch, torch.distributed
+script, size, sockets = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+for rank in range(size):
+    pid = os.fork()
+    if pid == 0:
+        os.environ.update(RANK=str(rank), WORLD_SIZE=str(size))
+        if sockets:
+            os.environ['TORCH_WORKER_SERVER_SOCKET'] = sockets[rank]
+        exec(compile(open(script).read(), script, 'exec'), {'__name__': '__main__', '__file__': script})
+        os._exit(0)
+    os.write(1, b'%d %d\\n' % (rank, pid))
+for _ in range(size):
+    os.wait()
 ";
 
 /// The workers of a job.
 struct Job {
-    started: Started,
-    folder: tempfile::TempDir,
+    /// The process that has forked the ranks.
+    _parent: Started,
+    /// The processes of the ranks, each with its socket.
+    ranks: BTreeMap<u32, (Pid, PathBuf)>,
+    _folder: tempfile::TempDir,
     port: u16,
     has_server: bool,
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        for (pid, _) in self.ranks.values() {
+            let _ = kill(*pid, Signal::SIGKILL);
+        }
+    }
 }
 
 impl Job {
@@ -50,41 +78,41 @@ impl Job {
         let folder = tempfile::tempdir().unwrap();
         let script = folder.path().join("t.py");
         fs::write(&script, text).unwrap();
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let start = |rank: u32| {
-            let mut command = Command::new(&python);
-            command
-                .arg(&script)
-                .stdout(Stdio::piped())
-                .stderr(Stdio::null())
-                .env("MASTER_ADDR", "127.0.0.1");
-            command.env("PYTHONUNBUFFERED", "1").env("OMP_NUM_THREADS", "1");
-            command.env("MASTER_PORT", free.to_string()).env("RANK", rank.to_string());
-            command.env("WORLD_SIZE", WORLD_SIZE.to_string());
-            command.env("PYTHONPATH", root.join("packaging/python"));
-            if has_server {
-                let socket = folder.path().join(format!("{rank}.torch"));
-                command.env("TORCH_WORKER_SERVER_SOCKET", socket);
-            }
-            command.spawn().unwrap()
-        };
-        let mut started = Started((0..WORLD_SIZE).map(start).collect());
-        for child in &mut started.0 {
-            let mut line = String::new();
-            BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-            assert_eq!(line, "ready\n");
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let socket = |rank: u32| folder.path().join(format!("{rank}.torch"));
+        let mut command = Command::new(&python);
+        command.args(["-u", "-c", RANKS]).arg(&script).arg(WORLD_SIZE.to_string());
+        if has_server {
+            command.args((0..WORLD_SIZE).map(socket));
         }
-        Some(Self { started, folder, port: free, has_server })
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
+        command.env("OMP_NUM_THREADS", "1").env("PYTHONPATH", root.join("packaging/python"));
+        let mut parent = command.spawn().unwrap();
+        let output = BufReader::new(parent.stdout.take().unwrap());
+        let (mut ranks, mut ready) = (BTreeMap::new(), 0);
+        // Each line is written by one call, so lines of several processes are whole.
+        for line in output.lines().map(Result::unwrap) {
+            if let Some((rank, pid)) = line.split_once(' ') {
+                let rank = rank.parse().unwrap();
+                ranks.insert(rank, (Pid::from_raw(pid.parse().unwrap()), socket(rank)));
+            } else {
+                assert_eq!(line, "ready");
+                ready += 1;
+            }
+            if (ranks.len(), ready) == (WORLD_SIZE as usize, WORLD_SIZE) {
+                let _parent = Started(vec![parent]);
+                return Some(Self { _parent, ranks, _folder: folder, port, has_server });
+            }
+        }
+        panic!("the job has ended")
     }
 
     async fn look(&self, part: LookPart) -> Digest {
-        let worker = |(local_rank, child): (u32, &Child)| {
-            let socket = self.folder.path().join(format!("{local_rank}.torch"));
-            let worker_server = self.has_server.then_some(socket);
-            (
-                LocalRank(local_rank),
-                LookedAt { pid: child.id(), worker_server, ..LookedAt::default() },
-            )
+        let worker = |(rank, (pid, socket)): (&u32, &(Pid, PathBuf))| {
+            let worker_server = self.has_server.then(|| socket.clone());
+            let pid = pid.as_raw().cast_unsigned();
+            (LocalRank(*rank), LookedAt { pid, worker_server, ..LookedAt::default() })
         };
         let py_spy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/py-spy");
         let (digest, _) = look(LookRequest {
@@ -92,7 +120,7 @@ impl Job {
             first_rank: GlobalRank(0),
             world_size: WORLD_SIZE,
             store_port: self.port,
-            workers: (0..).zip(&self.started.0).map(worker).collect(),
+            workers: self.ranks.iter().map(worker).collect(),
             py_spy: py_spy.exists().then_some(py_spy),
             facts: Vec::new(),
         })
@@ -191,7 +219,7 @@ import torch.distributed as dist
 if os.environ.get('TORCH_WORKER_SERVER_SOCKET'):
     import ragent
     assert ragent.observe()
-print('ready')
+os.write(1, b'ready\\n')
 if os.environ['RANK'] == '2':
     time.sleep(1000)
 dist.init_process_group('gloo')

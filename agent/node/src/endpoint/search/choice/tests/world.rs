@@ -279,7 +279,7 @@ impl World {
 
 /// Returns the first of many worlds that does not heal.
 fn first_that_does_not_heal(mistake: Option<Mistake>) -> Option<u64> {
-    (0..600).find(|seed| !World::new(*seed, mistake).heals())
+    (0..300).find(|seed| !World::new(*seed, mistake).heals())
 }
 
 /// Networks that have fallen apart, and lost agents, have one job in the end.
