@@ -122,7 +122,7 @@ fn launch_prepared(spec: &mut JobSpec, core_dump: u64, log: &Log) -> Result<Succ
         return had_ended(spec, closed, outcome);
     }
     log_choices(spec);
-    let result = launch_with_logs(spec, core_dump, log);
+    let result = launch_with_logs(&Arc::new(spec.clone()), core_dump, log);
     match &closed {
         Some(closed) => remember_end(spec, closed, result),
         None => result,
@@ -217,7 +217,11 @@ fn log_choices(spec: &JobSpec) {
     }
 }
 
-fn launch_with_logs(spec: &JobSpec, core_dump: u64, log: &Log) -> Result<Success, LaunchError> {
+fn launch_with_logs(
+    spec: &Arc<JobSpec>,
+    core_dump: u64,
+    log: &Log,
+) -> Result<Success, LaunchError> {
     let (open_files, limit) = ThisHost.raise_open_files();
     let nice = ThisHost.raise_priority();
     if let Some((what, hint)) = ThisHost.starvation() {
@@ -275,7 +279,7 @@ fn launch_with_logs(spec: &JobSpec, core_dump: u64, log: &Log) -> Result<Success
 }
 
 async fn launch_on_runtime(
-    spec: &JobSpec,
+    spec: &Arc<JobSpec>,
     given: GivenLimits,
     logs: LogFolder,
     log: &Log,
@@ -421,7 +425,7 @@ async fn forward(mut signals: mpsc::Receiver<Signal>, commands: mpsc::Sender<Sup
 
 /// Finds or becomes the coordinator, and stays registered until the end.
 async fn take_part(
-    spec: &JobSpec,
+    spec: &Arc<JobSpec>,
     supervisor: &mut SupervisorHandle,
     signals: &mut mpsc::Receiver<Signal>,
     notices: &mut NoticeSources,
@@ -608,24 +612,23 @@ fn end_of(ending: Option<&Ending>, is_fixed: bool) -> HostEnd {
 }
 
 fn supervisor_spec(
-    spec: &JobSpec,
+    spec: &Arc<JobSpec>,
     given: GivenLimits,
     logs: LogFolder,
     console: Console,
     measures: Arc<NodeMeasures>,
 ) -> Result<SupervisorSpec, LaunchError> {
-    let (job, host_name) = (Arc::new(spec.clone()), ThisHost.name());
     Ok(SupervisorSpec {
-        events: EventLog::new(&console, Arc::clone(&job), host_name.clone()),
+        events: EventLog::new(&console, Arc::clone(spec), ThisHost.name()),
         measures,
         timer_pipe: timer_pipe(spec.timers.as_ref())?,
         logs: Arc::new(logs),
         chooses_gloo_interface: ThisHost.env(gloo_interface::VARIABLE).is_none(),
         socket_dir: ThisHost.socket_dir(),
         given,
-        host_name,
+        host_name: ThisHost.name(),
         console,
-        job,
+        job: Arc::clone(spec),
     })
 }
 
