@@ -26,7 +26,7 @@ mod top;
 use std::{ffi::OsString, sync::LazyLock};
 
 use clap::{
-    CommandFactory, FromArgMatches, Parser, Subcommand,
+    Arg, CommandFactory, FromArgMatches, Parser, Subcommand,
     error::{ContextKind, ContextValue, ErrorKind},
 };
 use ragent_rendezvous::message::PROTOCOL_VERSION;
@@ -81,6 +81,8 @@ pub fn version() -> String {
     // Flags precede the script.
     override_usage = "ragent [OPTIONS] SCRIPT [ARGS]...\n       ragent COMMAND [OPTIONS]",
     max_term_width = 100,
+    mut_args(with_underscores),
+    mut_subcommands(of_subcommand),
     after_help = "Use --help for all flags.",
     after_long_help = "\
 Examples:
@@ -112,12 +114,24 @@ pub struct Cli {
     infer_long_args = true,
     override_usage = "torchrun [OPTIONS] SCRIPT [ARGS]...",
     max_term_width = 100,
+    mut_args(with_underscores),
     after_help = "Use --help for all flags. This is ragent: `ragent --help` lists its further commands.",
 )]
 struct AsTorchrun {
     /// The flags of the launch.
     #[command(flatten)]
     launch: LaunchArgs,
+}
+
+/// Adds the spelling of a flag with underscores, which is torchrun's other one.
+fn with_underscores(arg: Arg) -> Arg {
+    let other = arg.get_long().filter(|name| name.contains('-')).map(|name| name.replace('-', "_"));
+    arg.aliases(other)
+}
+
+/// Does the same for the flags of a subcommand, and of those below it.
+fn of_subcommand(command: clap::Command) -> clap::Command {
+    command.mut_args(with_underscores).mut_subcommands(of_subcommand)
 }
 
 impl Cli {

@@ -39,7 +39,7 @@ use ragent_rendezvous::{
         FromNode, JobResult, KnownRound, NodeReport, NodeState, Outcome, RefuseReason,
         StoreUnreached, WaitReason, Welcome, WorkerFailure,
     },
-    settings::Leases,
+    settings::{Leases, SharedSettings},
 };
 
 pub use self::effect::{
@@ -85,10 +85,8 @@ enum AgentState {
 /// The settings of an [`Agent`].
 #[derive(Clone, Debug)]
 pub struct AgentSettings {
-    /// The time that workers have to end when a round has ended, or this agent has received a signal.
-    pub stop_grace: Duration,
-    /// The time for which nodes wait for each other, and so for their coordinator.
-    pub join_timeout: Duration,
+    /// The settings of the job, the same on all nodes.
+    pub shared: SharedSettings,
     /// No coordinator of a new job is elected before this time. An agent without a job waits this much
     /// longer.
     pub silence: Duration,
@@ -100,8 +98,6 @@ pub struct AgentSettings {
     /// True if this node was started with a list of voters, so that another voter may be dialed. Otherwise a
     /// welcome may bring the list.
     pub has_voters: bool,
-    /// The longest time for a checkpoint after a notice; zero if nothing waits for one.
-    pub notice: Duration,
     /// True if standbys are prepared, and [`Agent::handle_standbys_settled`] follows.
     pub has_standbys: bool,
     /// The intervals and leases until a welcome names others.
@@ -410,7 +406,7 @@ impl Agent {
                 self.note_leaving();
                 self.state = AgentState::Leaving { signal, reaped: false };
                 self.send_report(now);
-                let grace = self.settings.stop_grace;
+                let grace = self.settings.shared.timeouts.stop_grace;
                 self.act(Action::Stop { signal, grace });
             }
             AgentState::Preparing | AgentState::Ready { .. } | AgentState::Succeeded => {
@@ -471,7 +467,7 @@ impl Agent {
     /// Returns the time without a coordinator after which this node gives up.
     fn patience(&self) -> Duration {
         let silence = if self.job_uid.is_none() { self.settings.silence } else { Duration::ZERO };
-        self.settings.join_timeout.saturating_add(silence)
+        self.settings.shared.timeouts.join.saturating_add(silence)
     }
 
     fn prepare(&mut self, now: Instant) {

@@ -11,15 +11,15 @@ use ragent_base::{
     limits,
     output::{console::Console, logs::LogFolder, temp_folders},
     report::{
-        event_log::{EventLog, EventSource},
+        event_log::EventLog,
         measures::NodeMeasures,
         news::round_lines::RoundLines,
         service_manager::ServiceManager,
         telemetry::{self, Log},
     },
     spec::{
-        self, Argument, JobFiles, JobSpec, LaunchMethod, NoticeSignal, RendezvousMethod, TimerFile,
-        UsageError, majority_warning,
+        self, Argument, JobFiles, JobSpec, NoticeSignal, RendezvousMethod, TimerFile, UsageError,
+        majority_warning,
     },
     sys::{
         clock, files,
@@ -43,9 +43,7 @@ use ragent_node::{
         driver::{self as supervisor_driver, SupervisorCommand, SupervisorHandle},
         gloo_interface,
         health::timers::TimerPipe,
-        launch::{arguments::ArgumentSpec, environment::EnvironmentSpec},
-        spec::SupervisorSpec,
-        standby::StandbySpec,
+        spec::{GivenLimits, SupervisorSpec},
     },
 };
 use ragent_proto::convert::NotHere;
@@ -124,7 +122,7 @@ fn launch_prepared(spec: &mut JobSpec, core_dump: u64, log: &Log) -> Result<Succ
         return had_ended(spec, closed, outcome);
     }
     log_choices(spec);
-    let result = launch_with_logs(spec, core_dump, log);
+    let result = launch_with_logs(&Arc::new(spec.clone()), core_dump, log);
     match &closed {
         Some(closed) => remember_end(spec, closed, result),
         None => result,
@@ -219,7 +217,11 @@ fn log_choices(spec: &JobSpec) {
     }
 }
 
-fn launch_with_logs(spec: &JobSpec, core_dump: u64, log: &Log) -> Result<Success, LaunchError> {
+fn launch_with_logs(
+    spec: &Arc<JobSpec>,
+    core_dump: u64,
+    log: &Log,
+) -> Result<Success, LaunchError> {
     let (open_files, limit) = ThisHost.raise_open_files();
     let nice = ThisHost.raise_priority();
     if let Some((what, hint)) = ThisHost.starvation() {
@@ -276,16 +278,8 @@ fn launch_with_logs(spec: &JobSpec, core_dump: u64, log: &Log) -> Result<Success
     block_on(launch_on_runtime(spec, given, logs, log, metrics.as_ref()))?
 }
 
-/// Limits that this process has changed for itself. Workers get the original values.
-#[derive(Clone, Copy, Debug)]
-struct GivenLimits {
-    open_files: u64,
-    core_dump: u64,
-    nice: i32,
-}
-
 async fn launch_on_runtime(
-    spec: &JobSpec,
+    spec: &Arc<JobSpec>,
     given: GivenLimits,
     logs: LogFolder,
     log: &Log,
@@ -431,7 +425,7 @@ async fn forward(mut signals: mpsc::Receiver<Signal>, commands: mpsc::Sender<Sup
 
 /// Finds or becomes the coordinator, and stays registered until the end.
 async fn take_part(
-    spec: &JobSpec,
+    spec: &Arc<JobSpec>,
     supervisor: &mut SupervisorHandle,
     signals: &mut mpsc::Receiver<Signal>,
     notices: &mut NoticeSources,
@@ -618,77 +612,23 @@ fn end_of(ending: Option<&Ending>, is_fixed: bool) -> HostEnd {
 }
 
 fn supervisor_spec(
-    spec: &JobSpec,
+    spec: &Arc<JobSpec>,
     given: GivenLimits,
     logs: LogFolder,
     console: Console,
     measures: Arc<NodeMeasures>,
 ) -> Result<SupervisorSpec, LaunchError> {
-    let (master_address, rdzv_backend) = match &spec.rendezvous {
-        RendezvousMethod::Standalone
-        | RendezvousMethod::Endpoint { .. }
-        | RendezvousMethod::Voters(_)
-        | RendezvousMethod::Search(_) => (None, "c10d"),
-        RendezvousMethod::Etcd(_) => (None, "etcd"),
-        RendezvousMethod::Static { master, .. } => (Some(master.host.clone()), "static"),
-    };
-    let entry_point = spec.command.program.file_name().unwrap_or_default();
-    let source = EventSource {
-        run_id: spec.run_id.clone(),
-        role: spec.role.clone(),
-        host_name: ThisHost.name(),
-        entry_point: entry_point.to_string_lossy().into_owned(),
-        rdzv_backend,
-    };
     Ok(SupervisorSpec {
-        command: spec.command.clone(),
-        arguments: ArgumentSpec::new(&spec.launch_method, &spec.files),
-        environment: EnvironmentSpec {
-            run_id: spec.run_id.clone(),
-            max_restarts: spec.shared.max_restarts,
-            role: spec.role.clone(),
-            local_world_size: spec.local_world_size.get(),
-            signals: spec.signals.text.clone(),
-            omp_num_threads: spec.omp_num_threads,
-            nccl_async_error_handling: spec.nccl_async_error_handling,
-            master_address,
-            shares_store: spec.shares_store,
-            virtual_devices: spec.virtual_devices.clone(),
-            is_deepspeed: matches!(spec.launch_method, LaunchMethod::DeepSpeed { .. }),
-        },
-        output: spec.output.clone(),
-        events: EventLog::new(spec.prints_events.then(|| console.clone()), source),
+        events: EventLog::new(&console, Arc::clone(spec), ThisHost.name()),
         measures,
         timer_pipe: timer_pipe(spec.timers.as_ref())?,
-        cpus_by_rank: spec.cpus_by_rank.clone(),
         logs: Arc::new(logs),
-        signaled: spec.signaled,
-        ignored: spec.notice_on.iter().map(|notice| notice.signal as i32).collect(),
-        stop_grace: spec.shared.timeouts.stop_grace,
-        held_gpu_timeout: spec.held_gpu_timeout,
         chooses_gloo_interface: ThisHost.env(gloo_interface::VARIABLE).is_none(),
-        health: spec.health.clone(),
-        final_codes: spec.final_codes.clone(),
-        standby: standby_spec(spec),
-        hang: spec.hang.clone(),
-        py_spy: spec.py_spy.clone(),
-        observation: spec.observation.clone(),
-        step_pattern: spec.step_pattern.clone(),
         socket_dir: ThisHost.socket_dir(),
-        open_files: given.open_files,
-        core_dump: given.core_dump,
-        nice: given.nice,
+        given,
         host_name: ThisHost.name(),
         console,
-    })
-}
-
-fn standby_spec(spec: &JobSpec) -> Option<StandbySpec> {
-    (!spec.standby.is_empty()).then(|| StandbySpec {
-        modules: spec.standby.clone(),
-        is_observed: spec.observe,
-        state_dir: ThisHost.state_dir(),
-        python_path: ThisHost.env("PYTHONPATH"),
+        job: Arc::clone(spec),
     })
 }
 

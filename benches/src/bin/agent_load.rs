@@ -34,10 +34,11 @@ use nix::{
     unistd::Pid,
 };
 use ragent_base::{
+    cli::Cli,
     net::Reach,
-    report::{news::round_lines::RoundLines, service_manager::ServiceManager, telemetry::Log},
+    report::{service_manager::ServiceManager, telemetry::Log},
     secret::{Credentials, Origin, Secret, Unsecured, file},
-    spec::{Endpoint, StorePorts},
+    spec::{Endpoint, JobSpec, StorePorts},
     sys::host::ThisHost,
 };
 use ragent_benches::{cpu_time, now, observers::Observers};
@@ -366,7 +367,7 @@ async fn run_agent(
     let mut nobody = ServiceManager::default();
     let (_notices, mut notices) = mpsc::channel(1);
     let memory = MemoryService::new(MemoryServiceSettings {
-        credentials: spec.credentials.clone(),
+        credentials: spec.job.credentials.clone(),
         socket_dir: ThisHost.socket_dir(),
         connections: None,
     });
@@ -457,24 +458,18 @@ fn agent(number: u32, coordinators: &Coordinators, shared: SharedSettings) -> Ag
     AgentSpec {
         since: None,
         leadership: None,
-        lines: RoundLines::new(&shared, false),
         log: Log::disabled(),
-        run_id: RunId::new(RUN_ID),
+        job: job(coordinators, shared),
         destination: coordinators.destination(),
-        credentials: coordinators.credentials.clone(),
-        shared,
         node,
-        local_addr: None,
         measures: Arc::default(),
         settings: AgentSettings {
             memory: MemorySettings::off(),
-            stop_grace: shared.timeouts.stop_grace,
-            join_timeout: shared.timeouts.join,
+            shared,
             silence: Duration::ZERO,
             known_round: KnownRound::default(),
             runs_unleased: false,
             has_voters: true,
-            notice: Duration::ZERO,
             has_standbys: false,
             leases: Leases::default().for_nodes(shared.nodes),
             seed: u64::from(number),
@@ -482,6 +477,15 @@ fn agent(number: u32, coordinators: &Coordinators, shared: SharedSettings) -> Ag
         state_file: None,
         not_here: watch::channel(NotHere::unknown()).0,
     }
+}
+
+/// The job of an agent. It starts no workers.
+fn job(coordinators: &Coordinators, shared: SharedSettings) -> Arc<JobSpec> {
+    let words = ["ragent", "--standalone", "--no-python", "true"].map(OsString::from);
+    let cli = Cli::read(words).expect("a command line");
+    let job = JobSpec::resolve(cli.launch, &ThisHost).expect("a job");
+    let (run_id, credentials) = (RunId::new(RUN_ID), coordinators.credentials.clone());
+    Arc::new(JobSpec { run_id, credentials, shared, ..job })
 }
 
 /// Coordinator processes that are killed when this value is dropped. The first one leads.

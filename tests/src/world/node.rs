@@ -104,13 +104,11 @@ impl World {
         };
         let settings = AgentSettings {
             memory,
-            stop_grace: self.shared.timeouts.stop_grace,
-            join_timeout: self.shared.timeouts.join,
+            shared: self.shared,
             silence: if has_voters { silence } else { Duration::ZERO },
             known_round,
             runs_unleased: false,
             has_voters,
-            notice: self.shared.notice,
             has_standbys,
             leases: Leases::default(),
             seed: self.random.between(0, u64::MAX - 1),

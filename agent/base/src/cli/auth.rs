@@ -13,49 +13,19 @@ pub struct AuthArgs {
     pub auth: Option<String>,
     /// File with the secret, the same on all nodes. `ragent secret` makes one. `-` is stdin [default: the credential ragent-secret of a
     /// service, else ~/.config/ragent/secret]
-    #[arg(
-        long,
-        alias = "secret_file",
-        value_name = "FILE",
-        help_heading = SECURITY,
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "FILE", help_heading = SECURITY, hide_short_help = true)]
     pub secret_file: Option<String>,
     /// PEM file with the authorities that sign the certificates of the nodes
-    #[arg(
-        long,
-        alias = "tls_ca",
-        value_name = "FILE",
-        help_heading = SECURITY,
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "FILE", help_heading = SECURITY, hide_short_help = true)]
     pub tls_ca: Option<String>,
     /// PEM file with the certificate of this node, followed by intermediate certificates, if there are any
-    #[arg(
-        long,
-        alias = "tls_cert",
-        value_name = "FILE",
-        help_heading = SECURITY,
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "FILE", help_heading = SECURITY, hide_short_help = true)]
     pub tls_cert: Option<String>,
     /// PEM file with the private key of that certificate
-    #[arg(
-        long,
-        alias = "tls_key",
-        value_name = "FILE",
-        help_heading = SECURITY,
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "FILE", help_heading = SECURITY, hide_short_help = true)]
     pub tls_key: Option<String>,
     /// DNS name or URI that the certificates of all other nodes must have, such as job.example [default: the first one in this node's
     /// certificate]
-    #[arg(
-        long,
-        alias = "tls_peer",
-        value_name = "NAME",
-        help_heading = SECURITY,
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "NAME", help_heading = SECURITY, hide_short_help = true)]
     pub tls_peer: Option<String>,
 }

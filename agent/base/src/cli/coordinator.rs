@@ -14,16 +14,16 @@ pub struct CoordinatorArgs {
     #[arg(long, hide = true)]
     pub port: Option<String>,
     /// Name of the job, as given to its nodes
-    #[arg(long, alias = "rdzv_id", value_name = "ID", default_value = "none")]
+    #[arg(long, value_name = "ID", default_value = "none")]
     pub rdzv_id: String,
     /// Hosts of the job's voters, as given to its nodes, such as node0,node1,node2. This host must be one of them
     ///
     /// The coordinator takes part in the election, and coordinates the job while it is elected.
-    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST,HOST,...[:PORT]")]
+    #[arg(long, value_name = "HOST,HOST,...[:PORT]")]
     pub rdzv_endpoint: Option<String>,
     /// Also serve the metrics for Prometheus at this address, such as 0.0.0.0:9400. Every client that reaches it can read them without
     /// authentication. Port 0 selects a free port [default: off]
-    #[arg(long, alias = "metrics_listen", value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics_listen: Option<String>,
     /// The authentication of the job.
     #[command(flatten)]
@@ -33,7 +33,7 @@ pub struct CoordinatorArgs {
     pub journal: Option<String>,
     /// Program that prints the hosts that the job must not use, one on each line, followed by the reason. It runs every minute while this
     /// process coordinates [default: none]
-    #[arg(long, alias = "exclude_command", value_name = "COMMAND")]
+    #[arg(long, value_name = "COMMAND")]
     pub exclude_command: Option<String>,
     /// Number of nodes, as given to the nodes of the job
     #[arg(long, value_name = "N or MIN:MAX")]

@@ -10,16 +10,16 @@ use super::auth::AuthArgs;
 #[derive(Args, Clone, Debug)]
 pub struct DoctorArgs {
     /// Endpoint or voters of the job, as given to its agents [default: check this machine only]
-    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT][,…]|auto[:PORT]")]
+    #[arg(long, value_name = "HOST[:PORT][,…]|auto[:PORT]")]
     pub rdzv_endpoint: Option<String>,
     /// Rendezvous backend of the job. With `etcd`, the endpoint lists the members of etcd, and each is checked
-    #[arg(long, alias = "rdzv_backend", value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     pub rdzv_backend: Option<String>,
     /// Name of the job whose record in etcd is checked [default: no record is checked]
-    #[arg(long, alias = "rdzv_id", value_name = "ID")]
+    #[arg(long, value_name = "ID")]
     pub rdzv_id: Option<String>,
     /// Settings for the connection to etcd, as given to the agents
-    #[arg(long, alias = "rdzv_conf", value_name = "KEY=VALUE,…")]
+    #[arg(long, value_name = "KEY=VALUE,…")]
     pub rdzv_conf: Option<String>,
     /// Number of nodes, as given to the agents of the job. Checks whether two jobs of one name could begin with so many [default: not
     /// checked]
@@ -32,7 +32,7 @@ pub struct DoctorArgs {
     #[arg(long)]
     pub peers: bool,
     /// Number of workers on this node, as for a launch [default: one for each GPU]
-    #[arg(long, alias = "nproc_per_node", allow_negative_numbers = true, value_name = "N")]
+    #[arg(long, allow_negative_numbers = true, value_name = "N")]
     pub nproc_per_node: Option<String>,
     /// Not supported any more: a measurement of the modules of standbys
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "1")]

@@ -11,72 +11,35 @@ pub struct JobArgs {
     #[arg(long, value_name = "N|MIN:MAX[:UNIT]", help_heading = NODES)]
     pub nnodes: Option<String>,
     /// Number of workers on this node: a number, `auto`, `cpu`, `gpu` or `xpu` [default: 1]
-    #[arg(
-        long,
-        alias = "nproc_per_node",
-        allow_negative_numbers = true,
-        value_name = "N",
-        help_heading = WORKERS
-    )]
+    #[arg(long, allow_negative_numbers = true, value_name = "N", help_heading = WORKERS)]
     pub nproc_per_node: Option<String>,
     /// Run SCRIPT as a program, without Python
     // Abbreviations that torchrun accepts.
-    #[arg(long, aliases = ["no_python", "no-p", "no_p"], help_heading = WORKERS)]
+    #[arg(long, aliases = ["no-p", "no_p"], help_heading = WORKERS)]
     pub no_python: bool,
     /// Run SCRIPT as a Python module, as `python -m` does
     #[arg(short, long, help_heading = WORKERS)]
     pub module: bool,
     /// Arguments and variables that workers get in addition: none with `torchrun`, rank and world size as arguments with `basic`, those of
     /// DeepSpeed's launcher with `deepspeed` [default: torchrun]
-    #[arg(
-        long,
-        alias = "launch_method",
-        value_name = "METHOD",
-        help_heading = WORKERS,
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "METHOD", help_heading = WORKERS, hide_short_help = true)]
     pub launch_method: Option<String>,
     /// File through which the workers of `basic` find each other, which they get as `--init_method`. Each round has a new one, whose name
     /// begins with PATH
-    #[arg(
-        long,
-        alias = "shared_file",
-        value_name = "PATH|auto[:FOLDER]",
-        help_heading = WORKERS,
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "PATH|auto[:FOLDER]", help_heading = WORKERS, hide_short_help = true)]
     pub shared_file: Option<String>,
     /// Configuration for `deepspeed`, a JSON file, which all workers get as `--deepspeed_config`
-    #[arg(
-        long,
-        alias = "deepspeed_config",
-        value_name = "FILE",
-        help_heading = WORKERS,
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "FILE", help_heading = WORKERS, hide_short_help = true)]
     pub deepspeed_config: Option<String>,
     /// Folder of the job, which all workers get as `--save_path`. `auto` creates one
-    #[arg(
-        long,
-        alias = "save_path",
-        value_name = "PATH|auto[:FOLDER]",
-        help_heading = WORKERS,
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "PATH|auto[:FOLDER]", help_heading = WORKERS, hide_short_help = true)]
     pub save_path: Option<String>,
     /// File of the job, which all workers get as `--checkpoint_path`. `auto` chooses a name
-    #[arg(
-        long,
-        alias = "checkpoint_path",
-        value_name = "PATH|auto[:FOLDER]",
-        help_heading = WORKERS,
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "PATH|auto[:FOLDER]", help_heading = WORKERS, hide_short_help = true)]
     pub checkpoint_path: Option<String>,
     /// Seconds that workers have to end after a signal, before they are killed [default: 30]
     #[arg(
         long,
-        alias = "shutdown_timeout",
         allow_negative_numbers = true,
         value_name = "SECONDS",
         help_heading = WORKERS,
@@ -85,13 +48,7 @@ pub struct JobArgs {
     pub shutdown_timeout: Option<String>,
     /// Number of failures of workers after which the job is restarted. The next failure ends it. Ten minutes with a newer checkpoint forgive
     /// all failures before, except as torchrun. Nodes that join or are lost do not count [default: 0]
-    #[arg(
-        long,
-        alias = "max_restarts",
-        allow_negative_numbers = true,
-        value_name = "N",
-        help_heading = FAILURES
-    )]
+    #[arg(long, allow_negative_numbers = true, value_name = "N", help_heading = FAILURES)]
     pub max_restarts: Option<String>,
     /// Seconds for which all ranks may save after a notice, such as SIGTERM to an agent, before its node leaves. No step is then done again.
     /// The same on all nodes. 0: the node leaves at once [default: 0]

@@ -38,25 +38,13 @@ pub struct LaunchOverSshArgs {
     #[arg(short = 'x', value_name = "NAME[=VALUE]", help_heading = OVER_SSH)]
     pub export: Vec<String>,
     /// Set the variables of a file on all hosts, one NAME=VALUE per line. May be repeated
-    #[arg(
-        long,
-        alias = "env_file",
-        value_name = "FILE",
-        help_heading = OVER_SSH,
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "FILE", help_heading = OVER_SSH, hide_short_help = true)]
     pub env_file: Vec<String>,
     /// Working folder of the agents [default: the current folder]
     #[arg(long, value_name = "DIR", help_heading = OVER_SSH, hide_short_help = true)]
     pub chdir: Option<PathBuf>,
     /// Path of ragent on the other hosts [default: the path of this program]
-    #[arg(
-        long,
-        alias = "remote_ragent",
-        value_name = "PATH",
-        help_heading = OVER_SSH,
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "PATH", help_heading = OVER_SSH, hide_short_help = true)]
     pub remote_ragent: Option<String>,
     /// ssh command with options, such as 'ssh -F conf -p 2222' [default: ssh]
     #[arg(
@@ -71,16 +59,10 @@ pub struct LaunchOverSshArgs {
     #[arg(long, value_name = "N", help_heading = OVER_SSH, hide_short_help = true)]
     pub fanout: Option<String>,
     /// Seconds to wait for a connection [default: 10]
-    #[arg(
-        long,
-        alias = "connect_timeout",
-        value_name = "SECONDS",
-        help_heading = OVER_SSH,
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "SECONDS", help_heading = OVER_SSH, hide_short_help = true)]
     pub connect_timeout: Option<String>,
     /// Print the commands for each host, and start nothing
-    #[arg(long, alias = "dry_run", help_heading = OVER_SSH)]
+    #[arg(long, help_heading = OVER_SSH)]
     pub dry_run: bool,
     /// The job.
     #[command(flatten)]

@@ -41,22 +41,22 @@ pub struct K8sArgs {
     #[arg(long, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
     /// Pull policy of the image: `Always`, `IfNotPresent` or `Never` [default: chosen by Kubernetes]
-    #[arg(long, alias = "image_pull_policy", value_name = "POLICY")]
+    #[arg(long, value_name = "POLICY")]
     pub image_pull_policy: Option<String>,
     /// Kubernetes Secret with the credentials to pull the image. May be repeated
-    #[arg(long, alias = "image_pull_secret", value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     pub image_pull_secret: Vec<String>,
     /// Number of whole GPUs of each pod [default: none]
-    #[arg(long, alias = "gpus_per_pod", allow_negative_numbers = true, value_name = "N")]
+    #[arg(long, allow_negative_numbers = true, value_name = "N")]
     pub gpus_per_pod: Option<String>,
     /// Resource name of a GPU in the cluster [default: nvidia.com/gpu]
-    #[arg(long, alias = "gpu_resource", value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     pub gpu_resource: Option<String>,
     /// Another resource of each pod, such as cpu=8, memory=64Gi or nvidia.com/gpumem=8000. May be repeated
     #[arg(long, value_name = "NAME=QUANTITY")]
     pub resource: Vec<String>,
     /// Label that a machine must have. May be repeated
-    #[arg(long, alias = "node_selector", value_name = "LABEL=VALUE")]
+    #[arg(long, value_name = "LABEL=VALUE")]
     pub node_selector: Vec<String>,
     /// Storage shared by all pods: pvc:CLAIM:/PATH or host:/FOLDER:/PATH. May be repeated
     #[arg(long, value_name = "KIND:SOURCE:/PATH")]
@@ -66,29 +66,29 @@ pub struct K8sArgs {
     #[arg(long, value_name = "NAME|new|none")]
     pub secret: Option<String>,
     /// User and group that pods run as, such as 1000:1000, but not root [default: from the image]
-    #[arg(long, alias = "run_as", value_name = "UID[:GID]")]
+    #[arg(long, value_name = "UID[:GID]")]
     pub run_as: Option<String>,
     /// Namespace whose pods may connect to those of the job. May be repeated [default: only the job's own pods]
-    #[arg(long, alias = "allow_from", value_name = "NAMESPACE")]
+    #[arg(long, value_name = "NAMESPACE")]
     pub allow_from: Vec<String>,
     /// Serve the metrics for Prometheus at this port of each pod, such as 0.0.0.0:9400. Clients need no authentication [default: off]
-    #[arg(long, alias = "metrics_listen", value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics_listen: Option<String>,
     /// Environment variable of the pods, also one for ragent, such as PET_STANDBY=1. May be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     pub env: Vec<String>,
     /// `etcd`: pods find their coordinator through an etcd cluster. Without it, the first three or five pods elect the coordinator from
     /// --nnodes 2:3 up, and in smaller jobs the first pod runs it
-    #[arg(long, alias = "rdzv_backend", value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     pub rdzv_backend: Option<String>,
     /// Members of the etcd cluster, as pods reach them
-    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT][,…]")]
+    #[arg(long, value_name = "HOST[:PORT][,…]")]
     pub rdzv_endpoint: Option<String>,
     /// The job.
     #[command(flatten)]
     pub job: JobArgs,
     /// Number of times that a pod is replaced after its agent has failed [default: 3]
-    #[arg(long, alias = "pod_restarts", allow_negative_numbers = true, value_name = "N")]
+    #[arg(long, allow_negative_numbers = true, value_name = "N")]
     pub pod_restarts: Option<String>,
     /// Path of ragent in the image [default: from PATH]
     #[arg(long, value_name = "PATH")]

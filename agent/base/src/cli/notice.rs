@@ -18,13 +18,13 @@ pub struct NoticeArgs {
     #[arg(long)]
     pub wait: bool,
     /// Only the agents of this job [default: all of your agents on this machine]
-    #[arg(long, alias = "rdzv_id", value_name = "ID")]
+    #[arg(long, value_name = "ID")]
     pub rdzv_id: Option<String>,
     /// Only for root: the agents of this user [default: yours]
     #[arg(long, value_name = "NAME", conflicts_with = "runtime_dir")]
     pub user: Option<String>,
     /// Only for root: the folder in which the agents are registered, if it is not the usual one of their user
-    #[arg(long, alias = "runtime_dir", value_name = "DIR")]
+    #[arg(long, value_name = "DIR")]
     pub runtime_dir: Option<PathBuf>,
     /// Text for people, such as the reason
     #[arg(value_name = "TEXT")]

@@ -12,6 +12,6 @@ pub struct SecretArgs {
     #[arg(long)]
     pub rotate: bool,
     /// The file to write [default: ~/.config/ragent/secret]
-    #[arg(long, alias = "secret_file", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub secret_file: Option<std::path::PathBuf>,
 }

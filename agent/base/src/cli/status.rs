@@ -8,7 +8,7 @@ use super::auth::AuthArgs;
 #[derive(Args, Clone, Debug)]
 pub struct AskedJobArgs {
     /// Endpoint of the job or of one of its agents, or the list of voters [default: your running job on this machine]
-    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT][,…]|auto[:PORT]")]
+    #[arg(long, value_name = "HOST[:PORT][,…]|auto[:PORT]")]
     pub rdzv_endpoint: Option<String>,
     /// The authentication of the job.
     #[command(flatten)]

@@ -72,6 +72,20 @@ fn tips_for_unknown_flags() {
     }
 }
 
+/// Flags of subcommands have both spellings too.
+#[test]
+fn underscores_of_subcommands() {
+    for line in [
+        "ragent doctor --rdzv_endpoint n0:1",
+        "ragent launch --hostfile h --env_file e --max_restarts 1 t.py",
+        "ragent manifest k8s --image_pull_policy Always --nproc_per_node 2 t.py",
+        "ragent status --rdzv_endpoint n0:1 --secret_file s",
+    ] {
+        let read = Cli::read(line.split_whitespace().map(OsString::from));
+        assert!(read.is_ok(), "{line}: {}", read.unwrap_err());
+    }
+}
+
 /// The error about a word that is not UTF-8 names it, with its flag.
 #[test]
 fn invalid_words_are_named() {

@@ -1,38 +1,31 @@
 //! Logs the events of workers in torchrun's format: one JSON object per line.
 
-use std::time::{Duration, Instant};
+use std::{
+    borrow::Cow,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
-use ragent_rendezvous::{
-    ids::{LocalRank, RunId},
-    message::Admission,
-};
+use ragent_rendezvous::{ids::LocalRank, message::Admission};
 use serde_json::{Value, json};
 use tracing::warn;
 
-use crate::{output::console::Console, report::limits, spec::Stream, sys::clock};
-
-/// The fields that all events of one agent share.
-#[derive(Clone, Debug)]
-pub struct EventSource {
-    /// The job.
-    pub run_id: RunId,
-    /// The role of this node's workers.
-    pub role: String,
-    /// The name of this machine.
-    pub host_name: String,
-    /// The file name of the program that workers run.
-    pub entry_point: String,
-    /// The rendezvous backend, by torchrun's name.
-    pub rdzv_backend: &'static str,
-}
+use crate::{
+    output::console::Console,
+    report::limits,
+    spec::{JobSpec, Stream},
+    sys::clock,
+};
 
 /// A writer of events to stderr.
 #[derive(Debug)]
 pub struct EventLog {
     /// Nothing is logged without a console.
     console: Option<Console>,
-    source: EventSource,
+    job: Arc<JobSpec>,
+    /// The name of this machine.
+    host_name: String,
     began: Instant,
     /// Lines that have not been handed over yet.
     pending: Vec<u8>,
@@ -82,9 +75,15 @@ struct EventFields {
 }
 
 impl EventLog {
-    /// Creates a log on `console`. Without one, events are dropped.
-    pub fn new(console: Option<Console>, source: EventSource) -> Self {
-        Self { console, source, began: clock::now(), pending: Vec::new(), has_lost: false }
+    /// Creates a log on `console`. Events are dropped unless the job prints them.
+    pub fn new(console: &Console, job: Arc<JobSpec>, host_name: String) -> Self {
+        let console = job.prints_events.then(|| console.clone());
+        Self { console, job, host_name, began: clock::now(), pending: Vec::new(), has_lost: false }
+    }
+
+    /// Returns the file name of the program that workers run.
+    fn entry_point(&self) -> Cow<'_, str> {
+        self.job.command.program.file_name().unwrap_or_default().to_string_lossy()
     }
 
     /// Logs an event of this node's part in a round.
@@ -97,7 +96,7 @@ impl EventLog {
         };
         let details = json!({
             "group_world_size": admission.group_world_size,
-            "entry_point": self.source.entry_point,
+            "entry_point": self.entry_point(),
         });
         let (source, worker, error) = ("AGENT", None, None);
         self.log(admission, EventFields { source, state, worker, error, duration, details });
@@ -120,7 +119,7 @@ impl EventLog {
         let exit_code = failure.as_ref().map(|(exit_code, _)| exit_code);
         let details = json!({
             "group_world_size": admission.group_world_size,
-            "entry_point": self.source.entry_point,
+            "entry_point": self.entry_point(),
             "local_rank": [local_rank.0],
             "role_rank": [admission.first_role_rank.0.saturating_add(local_rank.0)],
             "role_world_size": [admission.role_world_size],
@@ -145,15 +144,15 @@ impl EventLog {
             // Milliseconds since 1970; torchrun leaves it zero.
             "timestamp": u64::try_from(clock::wall_time().as_millis()).unwrap_or_default(),
             "metadata": {
-                "run_id": self.source.run_id.to_string(),
+                "run_id": self.job.run_id.to_string(),
                 "global_rank": event.worker.map(|(rank, _)| rank),
                 "group_rank": admission.group_rank.0,
                 "worker_id": event.worker.map(|(_, pid)| pid.to_string()),
-                "role": self.source.role,
-                "hostname": self.source.host_name,
+                "role": self.job.role,
+                "hostname": self.host_name,
                 "state": event.state,
                 "total_run_time": clock::now().saturating_duration_since(self.began).as_secs(),
-                "rdzv_backend": self.source.rdzv_backend,
+                "rdzv_backend": self.job.rendezvous.backend(),
                 "raw_error": event.error,
                 "metadata": event.details.to_string(),
                 "agent_restarts": admission.restart_count,

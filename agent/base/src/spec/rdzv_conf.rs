@@ -50,56 +50,46 @@ pub struct RdzvConf {
     pub etcd: EtcdConf,
 }
 
-/// All keys with their meaning; the error for an unknown key lists them.
-const KEYS: [(&str, ConfKey); 27] = [
-    ("ca_cert", ConfKey::Etcd(|etcd| &mut etcd.authorities)),
-    ("cacert", ConfKey::Etcd(|etcd| &mut etcd.authorities)),
-    ("cas_backoff_max_seconds", ConfKey::NotNeeded),
-    ("cert", ConfKey::Etcd(|etcd| &mut etcd.certificate)),
-    ("close_timeout", ConfKey::NotNeeded),
-    ("discover_interface", ConfKey::DiscoverInterface),
-    ("discover_ttl", ConfKey::DiscoverTtl),
-    ("etcd_prefix", ConfKey::Etcd(|etcd| &mut etcd.prefix)),
-    ("heartbeat_timeout", ConfKey::NotNeeded),
-    ("is_host", ConfKey::IsHost),
-    ("join_settle", ConfKey::Seconds(|t| &mut t.join_settle)),
-    ("join_timeout", ConfKey::PositiveSeconds(|t| &mut t.join)),
-    ("keep_alive_interval", ConfKey::NotNeeded),
-    ("keep_alive_max_attempt", ConfKey::NotNeeded),
-    ("key", ConfKey::Etcd(|etcd| &mut etcd.key)),
-    ("last_call_timeout", ConfKey::PositiveSeconds(|t| &mut t.last_call)),
-    ("node_unit", ConfKey::NodeUnit),
-    ("protocol", ConfKey::Etcd(|etcd| &mut etcd.protocol)),
-    ("read_timeout", ConfKey::NotNeeded),
-    ("shrink_timeout", ConfKey::Seconds(|t| &mut t.shrink)),
-    ("ssl_cert", ConfKey::Etcd(|etcd| &mut etcd.certificate)),
-    ("ssl_cert_key", ConfKey::Etcd(|etcd| &mut etcd.key)),
-    ("store_port", ConfKey::StorePort),
-    ("store_type", ConfKey::StoreType),
-    ("timeout", ConfKey::Timeout),
-    ("use_libuv", ConfKey::NotNeeded),
-    ("voters", ConfKey::Voters),
+/// All keys, each with the function that reads its value; the error for an unknown key lists them.
+const KEYS: [(&str, Read); 27] = [
+    ("ca_cert", |conf, value| put(&mut conf.etcd.authorities, Ok(Some(value.into())))),
+    ("cacert", |conf, value| put(&mut conf.etcd.authorities, Ok(Some(value.into())))),
+    ("cas_backoff_max_seconds", NOT_NEEDED),
+    ("cert", |conf, value| put(&mut conf.etcd.certificate, Ok(Some(value.into())))),
+    ("close_timeout", NOT_NEEDED),
+    ("discover_interface", |conf, value| put(&mut conf.discover_interface, Ok(Some(value.into())))),
+    ("discover_ttl", |conf, value| put(&mut conf.discover_ttl, ttl(value).map(Some))),
+    ("etcd_prefix", |conf, value| put(&mut conf.etcd.prefix, Ok(Some(value.into())))),
+    ("heartbeat_timeout", NOT_NEEDED),
+    ("is_host", |conf, value| put(&mut conf.is_host, boolean(value).map(Some))),
+    ("join_settle", |conf, value| put(&mut conf.timeouts.join_settle, seconds(value))),
+    ("join_timeout", |conf, value| put(&mut conf.timeouts.join, positive(value))),
+    ("keep_alive_interval", NOT_NEEDED),
+    ("keep_alive_max_attempt", NOT_NEEDED),
+    ("key", |conf, value| put(&mut conf.etcd.key, Ok(Some(value.into())))),
+    ("last_call_timeout", |conf, value| put(&mut conf.timeouts.last_call, positive(value))),
+    ("node_unit", |conf, value| put(&mut conf.node_unit, unit(value).map(Some))),
+    ("protocol", |conf, value| put(&mut conf.etcd.protocol, Ok(Some(value.into())))),
+    ("read_timeout", NOT_NEEDED),
+    ("shrink_timeout", |conf, value| put(&mut conf.timeouts.shrink, seconds(value))),
+    ("ssl_cert", |conf, value| put(&mut conf.etcd.certificate, Ok(Some(value.into())))),
+    ("ssl_cert_key", |conf, value| put(&mut conf.etcd.key, Ok(Some(value.into())))),
+    ("store_port", |conf, value| put(&mut conf.store_ports, store_ports(value))),
+    ("store_type", |_, value| (value == "tcp").then_some(()).ok_or("tcp")),
+    ("timeout", |conf, value| put(&mut conf.timeout, positive(value).map(Some))),
+    ("use_libuv", NOT_NEEDED),
+    ("voters", |conf, value| put(&mut conf.voters, voters(value).map(Some))),
 ];
 
-/// The meaning of a key.
-#[derive(Clone, Copy)]
-enum ConfKey {
-    DiscoverInterface,
-    DiscoverTtl,
-    /// A value for etcd.
-    Etcd(fn(&mut EtcdConf) -> &mut Option<String>),
-    IsHost,
-    NodeUnit,
-    /// A key of torchrun for something that ragent does not have.
-    NotNeeded,
-    PositiveSeconds(fn(&mut Timeouts) -> &mut Duration),
-    Seconds(fn(&mut Timeouts) -> &mut Duration),
-    StorePort,
-    StoreType,
-    /// The timeout with `static` and etcd.
-    Timeout,
-    Voters,
-}
+/// Reads the value of a key. An error describes valid values.
+type Read = fn(&mut RdzvConf, &str) -> Result<(), &'static str>;
+
+/// Ignores a key of torchrun for something that ragent does not have.
+const NOT_NEEDED: Read = |_, _| Ok(());
+
+/// The hint for an invalid number of voters.
+const VOTERS_HINT: &str = "an even number of voters tolerates no more losses than the odd number below \
+                           it, and 5 tolerate 2";
 
 impl RdzvConf {
     /// Reads `key=value,key=value`; white space around either is ignored. So are quotes around the whole,
@@ -119,91 +109,72 @@ impl RdzvConf {
                     "`--rdzv-conf` has the entry `{entry}`, which is not `key=value`"
                 )));
             };
-            let Some((_, meaning)) = KEYS.iter().find(|(known, _)| *known == key) else {
+            let Some((_, read)) = KEYS.iter().find(|(known, _)| *known == key) else {
                 let known = KEYS.map(|(key, _)| key).join(", ");
                 return Err(UsageError::new(format!("`--rdzv-conf` has the unknown key `{key}`"))
                     .with_hint(format!("the keys are {known}")));
             };
             conf.has_join_timeout |= key == "join_timeout";
-            conf.set(key, value, *meaning)?;
+            read(&mut conf, value).map_err(|expected| {
+                let problem = format!("`--rdzv-conf` has `{key}={value}`, which is not {expected}");
+                let error = UsageError::new(problem);
+                if key == "voters" { error.with_hint(VOTERS_HINT) } else { error }
+            })?;
         }
         Ok(conf)
     }
+}
 
-    fn set(&mut self, key: &str, value: &str, meaning: ConfKey) -> Result<(), UsageError> {
-        let wrong = |expected| {
-            UsageError::new(format!("`--rdzv-conf` has `{key}={value}`, which is not {expected}"))
-        };
-        match meaning {
-            ConfKey::NotNeeded => {}
-            ConfKey::DiscoverInterface => self.discover_interface = Some(value.to_owned()),
-            ConfKey::DiscoverTtl => {
-                let ttl = value.parse().ok().filter(|ttl| (1..=MAX_TTL).contains(ttl));
-                self.discover_ttl = Some(ttl.ok_or_else(|| wrong("a number from 1 to 32"))?);
-            }
-            ConfKey::Etcd(field) => *field(&mut self.etcd) = Some(value.to_owned()),
-            ConfKey::IsHost => {
-                self.is_host = Some(boolean(value).ok_or_else(|| wrong("true or false"))?);
-            }
-            ConfKey::NodeUnit => {
-                self.node_unit = Some(value.parse().map_err(|_| wrong("a positive number"))?);
-            }
-            ConfKey::Seconds(field) => {
-                *field(&mut self.timeouts) = seconds(value).ok_or_else(|| wrong(SECONDS))?;
-            }
-            ConfKey::PositiveSeconds(field) => {
-                let duration = seconds(value).filter(|duration| !duration.is_zero());
-                *field(&mut self.timeouts) = duration.ok_or_else(|| wrong(POSITIVE))?;
-            }
-            ConfKey::StorePort => {
-                self.store_ports =
-                    store_ports(value).ok_or_else(|| wrong("a port N or a range of ports N-M"))?;
-            }
-            ConfKey::StoreType if value == "tcp" => {}
-            ConfKey::StoreType => return Err(wrong("tcp")),
-            ConfKey::Timeout => {
-                let timeout = seconds(value).filter(|duration| !duration.is_zero());
-                self.timeout = Some(timeout.ok_or_else(|| wrong(POSITIVE))?);
-            }
-            ConfKey::Voters => {
-                let count = value.parse().ok().and_then(VoterCount::of);
-                let hint = "an even number of voters tolerates no more losses than the odd number below \
-                            it, and 5 tolerate 2";
-                let count = count.ok_or_else(|| wrong("1, 3 or 5").with_hint(hint))?;
-                self.voters = Some(count);
-            }
-        }
-        Ok(())
-    }
+fn put<T>(field: &mut T, value: Result<T, &'static str>) -> Result<(), &'static str> {
+    *field = value?;
+    Ok(())
 }
 
 /// More than the routers between any two hosts of one organisation.
 const MAX_TTL: u32 = 32;
-const SECONDS: &str = "seconds, zero or more";
-const POSITIVE: &str = "seconds, more than zero";
 /// A year.
 const MAX_SECONDS: f64 = 366.0 * 24.0 * 3600.0;
 
-fn seconds(text: &str) -> Option<Duration> {
-    let seconds = argument::seconds(text)?;
-    (0.0..=MAX_SECONDS).contains(&seconds).then(|| {
-        // The protocol carries milliseconds; all nodes must round to the same number.
-        Duration::from_millis((seconds * 1000.0).round() as u64)
-    })
+fn seconds(text: &str) -> Result<Duration, &'static str> {
+    let seconds = argument::seconds(text).filter(|seconds| (0.0..=MAX_SECONDS).contains(seconds));
+    // The protocol carries milliseconds; all nodes must round to the same number.
+    let duration = seconds.map(|seconds| Duration::from_millis((seconds * 1000.0).round() as u64));
+    duration.ok_or("seconds, zero or more")
 }
 
-fn boolean(text: &str) -> Option<bool> {
+fn positive(text: &str) -> Result<Duration, &'static str> {
+    let duration = seconds(text).ok().filter(|duration| !duration.is_zero());
+    duration.ok_or("seconds, more than zero")
+}
+
+fn ttl(text: &str) -> Result<u32, &'static str> {
+    let ttl = text.parse().ok().filter(|ttl| (1..=MAX_TTL).contains(ttl));
+    ttl.ok_or("a number from 1 to 32")
+}
+
+fn unit(text: &str) -> Result<NonZeroU32, &'static str> {
+    text.parse().map_err(|_| "a positive number")
+}
+
+fn voters(text: &str) -> Result<VoterCount, &'static str> {
+    text.parse().ok().and_then(VoterCount::of).ok_or("1, 3 or 5")
+}
+
+fn boolean(text: &str) -> Result<bool, &'static str> {
     match text.to_ascii_lowercase().as_str() {
-        "1" | "true" | "t" | "yes" | "y" => Some(true),
-        "0" | "false" | "f" | "no" | "n" => Some(false),
-        _ => None,
+        "1" | "true" | "t" | "yes" | "y" => Ok(true),
+        "0" | "false" | "f" | "no" | "n" => Ok(false),
+        _ => Err("true or false"),
     }
 }
 
-fn store_ports(text: &str) -> Option<StorePorts> {
+fn store_ports(text: &str) -> Result<StorePorts, &'static str> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let port = |text: &str| text.trim().parse::<NonZeroU16>().ok();
-    let (first, last) = (port(first)?, port(last)?);
-    let count = last.get().checked_sub(first.get())?;
-    (count < limits::MAX_STORE_PORTS).then_some(StorePorts::Range { first, last })
+    let range = port(first).zip(port(last)).filter(|(first, last)| {
+        let count = last.get().checked_sub(first.get());
+        count.is_some_and(|count| count < limits::MAX_STORE_PORTS)
+    });
+    let range = range.map(|(first, last)| StorePorts::Range { first, last });
+    range.ok_or("a port N or a range of ports N-M")
 }

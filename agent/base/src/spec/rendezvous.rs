@@ -85,6 +85,15 @@ impl RendezvousMethod {
         }
     }
 
+    /// Returns torchrun's name of the backend.
+    pub(crate) fn backend(&self) -> &'static str {
+        match self {
+            Self::Standalone | Self::Endpoint { .. } | Self::Voters(_) | Self::Search(_) => "c10d",
+            Self::Etcd(_) => "etcd",
+            Self::Static { .. } => "static",
+        }
+    }
+
     /// Applies the settings of this method: with `static` all nodes take part.
     pub(super) fn adapt(
         &self,

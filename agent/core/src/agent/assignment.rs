@@ -112,7 +112,7 @@ impl Agent {
                     AgentState::Stopping
                 };
                 self.send_report(now);
-                let grace = self.settings.stop_grace;
+                let grace = self.settings.shared.timeouts.stop_grace;
                 self.act(Action::Stop { signal: Signal::TERM, grace });
             }
             AgentState::Succeeded if concerns_this => {
@@ -160,7 +160,7 @@ impl Agent {
     pub(super) fn close(&mut self, outcome: Outcome) {
         match self.state {
             AgentState::Running => {
-                let grace = self.settings.stop_grace;
+                let grace = self.settings.shared.timeouts.stop_grace;
                 self.act(Action::Stop { signal: Signal::TERM, grace });
                 self.state = AgentState::Closing(Box::new(outcome));
             }

@@ -175,7 +175,7 @@ impl Agent {
             | AgentState::Closing(_)
             | AgentState::Finished => false,
         };
-        let longest = self.settings.notice;
+        let longest = self.settings.shared.notice;
         if !received.ends_job && (longest.is_zero() || !is_running) {
             // Without `--notice`, no rank saves. Without workers, this node has nothing to save.
             self.handle_signal(now, Signal::TERM);

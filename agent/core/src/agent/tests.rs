@@ -10,6 +10,7 @@ use ragent_rendezvous::{
         Admission, Assignment, CheckpointId, EvictReason, HardwareFact, HealthClass, JobResult,
         MemoryKind, MemoryPlan, RefusedClients, RestartReason, StandbyCounts, Unhealthy, WorkerEnd,
     },
+    settings::{NodeRange, Timeouts},
     snapshot::Explanation,
 };
 
@@ -35,13 +36,14 @@ impl Fixture {
         let now = crate::some_instant();
         let settings = AgentSettings {
             memory: MemorySettings::off(),
-            stop_grace: GRACE,
-            join_timeout: 600 * SECOND,
+            shared: SharedSettings {
+                timeouts: Timeouts { stop_grace: GRACE, join: 600 * SECOND, ..Timeouts::default() },
+                ..SharedSettings::new(NodeRange::new(1, 1).unwrap())
+            },
             silence: Duration::ZERO,
             known_round: KnownRound::default(),
             runs_unleased: false,
             has_voters: false,
-            notice: Duration::ZERO,
             has_standbys,
             leases: Leases::default(),
             seed: 7,

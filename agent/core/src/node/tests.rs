@@ -3,7 +3,7 @@ use std::time::Duration;
 use ragent_rendezvous::{
     ids::{RoundId, VoterAddress},
     message::{Admission, Assignment, NodeState, StepProgress, StepSource},
-    settings::Leases,
+    settings::{Leases, NodeRange, SharedSettings, Timeouts},
 };
 
 use super::*;
@@ -12,16 +12,20 @@ use crate::{agent::Ending, memory::MemorySettings};
 const MS: Duration = Duration::from_millis(1);
 const ONE: StreamNumber = StreamNumber(1);
 
+fn shared() -> SharedSettings {
+    let nodes = NodeRange::new(1, 1).unwrap();
+    let timeouts = Timeouts { stop_grace: 1000 * MS, join: 600_000 * MS, ..Timeouts::default() };
+    SharedSettings { timeouts, ..SharedSettings::new(nodes) }
+}
+
 fn node() -> (Node, Instant) {
     let settings = AgentSettings {
         memory: MemorySettings::off(),
-        stop_grace: 1000 * MS,
-        join_timeout: 600_000 * MS,
+        shared: shared(),
         silence: Duration::ZERO,
         known_round: KnownRound::default(),
         runs_unleased: false,
         has_voters: false,
-        notice: Duration::ZERO,
         has_standbys: false,
         leases: Leases::default(),
         seed: 7,
@@ -181,13 +185,11 @@ fn refused_client_is_reported() {
 fn unleased_workers_run_on() {
     let settings = AgentSettings {
         memory: MemorySettings::off(),
-        stop_grace: 1000 * MS,
-        join_timeout: 600_000 * MS,
+        shared: shared(),
         silence: Duration::ZERO,
         known_round: KnownRound::default(),
         runs_unleased: true,
         has_voters: false,
-        notice: Duration::ZERO,
         has_standbys: false,
         leases: Leases::default(),
         seed: 7,

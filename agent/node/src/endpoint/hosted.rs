@@ -135,43 +135,37 @@ pub fn host_voter(
     own: OwnCoordinator,
     spec: HostedVoterSpec,
 ) -> Result<(Hosted, Server), SystemError> {
-    let HostedVoterSpec {
-        listed,
-        is_list_common,
-        state_file,
-        process,
-        timers,
-        source,
-        kept,
-        is_first_start,
-    } = spec;
     let (run_id, endpoint) = (own.settings.run_id.clone(), &own.endpoint);
-    let stored = state_file::read_copy(&state_file)
-        .filter(|stored| is_of_this_voter(stored, &state_file, endpoint));
+    let stored = state_file::read_copy(&spec.state_file)
+        .filter(|stored| is_of_this_voter(stored, &spec.state_file, endpoint));
     let is_new = stored.is_none();
     let mut stored = stored.unwrap_or_default();
     let voter = *stored.voter.get_or_insert_with(|| VoterId(rand::random()));
     let job_state = stored.replica.job_state.as_ref();
     info!(%endpoint, run_id = %run_id, round = job_state.map_or(0, |job_state| job_state.round.0), "voter started");
     let address = VoterAddress::new(endpoint.to_string());
-    let file = Arc::new(ReplicaFile::new(state_file, kept));
+    let file = Arc::new(ReplicaFile::new(spec.state_file, spec.kept));
     let own_file = Arc::clone(&file);
-    let ended = EndedJobs::of(&run_id, kept);
+    let ended = EndedJobs::of(&run_id, spec.kept);
     let ended_before = ended.read();
     let record_end = ended.clone();
     let running = voters::start(VoterSpec {
         run_id,
-        is_list_common,
+        is_list_common: spec.is_list_common,
         settings: election::ElectionSettings {
             voter,
             is_new,
             // An earlier process of this voter may have granted a lease.
-            is_first_start: is_first_start && is_new,
+            is_first_start: spec.is_first_start && is_new,
             ended: ended_before,
             address,
-            listed: listed.iter().map(|listed| VoterAddress::new(listed.to_string())).collect(),
-            process,
-            timers,
+            listed: spec
+                .listed
+                .iter()
+                .map(|listed| VoterAddress::new(listed.to_string()))
+                .collect(),
+            process: spec.process,
+            timers: spec.timers,
             seed: rand::random(),
         },
         stored,
@@ -182,7 +176,7 @@ pub fn host_voter(
             // A slow disk must not delay the voter.
             drop(tokio::task::spawn_blocking(move || ended.add(&uid)));
         }),
-        source,
+        source: spec.source,
         credentials: port.credentials.clone(),
     })
     .map_err(system("start a thread"))?;

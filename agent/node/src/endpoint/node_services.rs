@@ -12,7 +12,7 @@ use ragent_base::{
         Reach,
         port::{PortStore, RegisteredNodes},
     },
-    report::{measures::NodeMeasures, news::round_lines::RoundLines, telemetry::Log},
+    report::{measures::NodeMeasures, telemetry::Log},
     spec::{Endpoint, JobSpec, RendezvousMethod},
     sys::{host::ThisHost, memory, system_error::system},
 };
@@ -160,7 +160,7 @@ impl NodeServices {
     /// Returns the settings of this node's agent.
     pub fn agent_spec(
         &self,
-        spec: &JobSpec,
+        spec: &Arc<JobSpec>,
         log: &Log,
         measures: Arc<NodeMeasures>,
         since: Option<Instant>,
@@ -193,21 +193,16 @@ impl NodeServices {
             _ => Duration::ZERO,
         };
         AgentSpec {
-            lines: RoundLines::new(&spec.shared, spec.output.first_node_lines),
+            job: Arc::clone(spec),
             log: log.clone(),
             measures,
-            run_id: spec.run_id.clone(),
             destination: self.destination.clone(),
-            credentials: spec.credentials.clone(),
-            shared: spec.shared,
             node,
             leadership: leadership.cloned(),
             since,
-            local_addr: spec.local_addr.clone(),
             settings: AgentSettings {
                 memory: memory_settings(spec),
-                stop_grace: spec.shared.timeouts.stop_grace,
-                join_timeout: spec.shared.timeouts.join,
+                shared: spec.shared,
                 silence,
                 known_round: self.known_round,
                 runs_unleased: self.runs_unleased(spec),
@@ -215,7 +210,6 @@ impl NodeServices {
                     spec.rendezvous,
                     RendezvousMethod::Voters(_) | RendezvousMethod::Etcd(_)
                 ) || spec.voters.is_several(),
-                notice: spec.shared.notice,
                 has_standbys: !spec.standby.is_empty(),
                 leases,
                 seed: rand::random(),

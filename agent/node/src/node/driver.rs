@@ -32,9 +32,8 @@ use ragent_core::{
 };
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
-    ids::{JobUid, Round, RunId, StreamNumber},
+    ids::{JobUid, Round, StreamNumber},
     message::{Admission, FromNode, NodeDescription, StoreUnreached},
-    settings::SharedSettings,
 };
 use tokio::{
     sync::{mpsc, watch},
@@ -51,8 +50,8 @@ use ragent_base::{
         stopping_line::StoppingLine,
         telemetry::{self, Log},
     },
-    secret::{Credentials, Mismatch},
-    spec::RequestKind,
+    secret::Mismatch,
+    spec::{JobSpec, RequestKind},
     sys::{alarm::Alarm, clock, host::ThisHost},
 };
 use ragent_coordinator::client::{self, StreamEvent};
@@ -74,23 +73,15 @@ use crate::workers::driver::{SupervisorCommand, SupervisorEvent, SupervisorHandl
 #[derive(Debug)]
 pub struct AgentSpec {
     /// The job.
-    pub run_id: RunId,
+    pub job: Arc<JobSpec>,
     /// The address of the coordinator, or of the voters.
     pub destination: Destination,
-    /// The credentials of this process.
-    pub credentials: Credentials,
-    /// The settings that all nodes must share.
-    pub shared: SharedSettings,
     /// This node's description. The address is set only if it is known before a stream is open.
     pub node: NodeDescription,
     /// The handle of the leadership, if this process may lead.
     pub leadership: Option<Leadership>,
     /// The start of the time in which other processes could show an earlier job to this one; `None` if there can be none.
     pub since: Option<Instant>,
-    /// The node's address, if the user gave it.
-    pub local_addr: Option<String>,
-    /// The lines about rounds that this agent prints.
-    pub lines: RoundLines,
     /// The log of this process.
     pub log: Log,
     /// The counters of this node.
@@ -167,9 +158,10 @@ pub async fn drive(
     let (sender, mut events) = mpsc::channel(limits::TASK_QUEUE);
     let now = clock::now();
     let workers = spec.node.local_world_size.get();
-    let stopping = StoppingLine::new(workers, spec.settings.stop_grace);
+    let stopping = StoppingLine::new(workers, spec.job.shared.timeouts.stop_grace);
     let mut driver = NodeDriver {
         node: Node::new(now, spec.settings.clone()),
+        lines: RoundLines::new(&spec.job.shared, spec.job.output.first_node_lines),
         spec,
         stores,
         memory,
@@ -288,6 +280,8 @@ struct Asker {
 struct NodeDriver<'a> {
     node: Node,
     spec: AgentSpec,
+    /// The lines about rounds that this agent prints.
+    lines: RoundLines,
     stores: WorkerStores,
     memory: MemoryService,
     commands: mpsc::Sender<SupervisorCommand>,
@@ -366,7 +360,7 @@ impl NodeDriver<'_> {
     fn is_notice(&mut self, now: Instant, signal: Signal) -> bool {
         // After a notice from elsewhere, the first one joins it: a cloud and a service manager may both stop a node.
         let is_first = self.noticed.is_none() && !self.node.agent().is_leaving();
-        if signal != Signal::SIGTERM || self.spec.settings.notice.is_zero() {
+        if signal != Signal::SIGTERM || self.spec.job.shared.notice.is_zero() {
             return false;
         }
         if !is_first {
@@ -506,7 +500,7 @@ impl NodeDriver<'_> {
                 let is_registered = self.node.is_registered();
                 let (endpoint, known) = self.spec.destination.dial(stream, is_registered);
                 let events = self.events.clone();
-                let credentials = self.spec.credentials.clone();
+                let credentials = self.spec.job.credentials.clone();
                 let task = client::register(endpoint, known, stream, credentials, events);
                 let task = tokio::spawn(task);
                 self.tasks.insert(stream, task.abort_handle());
@@ -538,7 +532,7 @@ impl NodeDriver<'_> {
                 self.has_run = true;
                 // An admission shows that the coordinator was reached.
                 self.outage.handle_reached();
-                if self.spec.lines.is_shown(admission.group_rank) {
+                if self.lines.is_shown(admission.group_rank) {
                     self.stopping.handle_started();
                 }
                 self.set_death_notice(None);
@@ -576,8 +570,8 @@ impl NodeDriver<'_> {
                 if news == News::HostLeaving {
                     self.outage.handle_host_leaving(clock::now());
                 }
-                news::log(&news, self.spec.lines.are_repeated());
-                self.spec.lines.line(&news).iter().for_each(|line| telemetry::line(line));
+                news::log(&news, self.lines.are_repeated());
+                self.lines.line(&news).iter().for_each(|line| telemetry::line(line));
                 if news::is_failure(&news) {
                     self.spec.log.keep();
                 }
@@ -586,7 +580,7 @@ impl NodeDriver<'_> {
             Action::ReportWait(wait) => {
                 info!("{}", news::waiting_for(&wait));
                 let endpoint = self.spec.not_here.borrow().endpoint.clone();
-                let line = self.spec.lines.waiting(&wait, &endpoint, &self.spec.run_id);
+                let line = self.lines.waiting(&wait, &endpoint, &self.spec.job.run_id);
                 line.iter().for_each(|line| telemetry::line(line));
             }
             Action::Memory(memory::Effect::LeaveToStandbys(bytes)) => {
@@ -601,7 +595,7 @@ impl NodeDriver<'_> {
     async fn serve_store(&mut self, admission: &Admission) {
         if admission.group_rank.0 == 0 {
             let (members, world_size) = (&admission.store_clients, admission.world_size);
-            let access = self.spec.shared.store_access;
+            let access = self.spec.job.shared.store_access;
             let access = admission_of(access, members, world_size, |ip| ThisHost.owns(ip));
             self.stores.serve(admission.round.round, access).await;
         } else {

@@ -52,6 +52,7 @@ use super::{
         worker_reports::ReportSockets,
     },
     keeper_link::{Drains, FromKeeper, KeeperLink},
+    launch::environment,
     look::files::LookFiles,
     plumbing::Prepared,
     spec::SupervisorSpec,
@@ -69,12 +70,13 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
     let (reports, from_keeper) = mpsc::channel(limits::TASK_QUEUE);
     let (background, done) = mpsc::channel(limits::TASK_QUEUE);
     let worker_reports = open_report_sockets(&spec);
-    let gpus = Arc::new(HeldGpus::new(spec.held_gpu_timeout));
+    let gpus = Arc::new(HeldGpus::new(spec.job.held_gpu_timeout));
     let drains = Drains::default();
     let keeper = KeeperLink::start(drains.clone(), reports.clone())?;
     let standbys = HeldStandbys::prepare(&spec);
-    let hardware = HardwareWatch::new(Arc::clone(&spec.measures), &spec.health, spec.logs.run());
-    let checks = HealthChecks::new(spec.health.clone(), &hardware);
+    let hardware =
+        HardwareWatch::new(Arc::clone(&spec.measures), &spec.job.health, spec.logs.run());
+    let checks = HealthChecks::new(spec.job.health.clone(), &hardware);
     let health = checks.subscribe();
     let driver = WorkersDriver {
         memory_folder: None,
@@ -241,7 +243,7 @@ impl WorkersDriver {
             }
             for (local_rank, pid) in left.into_iter().take(limits::KILLED_NAMED) {
                 let (rank, gpus) =
-                    (self.spec.environment.shown_rank(local_rank), gpus_open_in(pid));
+                    (environment::shown_rank(&self.spec.job, local_rank), gpus_open_in(pid));
                 warn!("rank {rank} is killed by SIGKILL {seconds} s after {signal}{gpus}");
             }
         }

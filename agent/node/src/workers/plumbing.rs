@@ -142,8 +142,8 @@ pub(super) fn plumb(
     output: &Arc<Notify>,
 ) -> io::Result<Plumbing> {
     let global_rank = GlobalRank(admission.first_global_rank.0.saturating_add(local_rank.0));
-    let prefix = spec.output.prefix(PrefixValues {
-        role: &spec.environment.role,
+    let prefix = spec.job.output.prefix(PrefixValues {
+        role: &spec.job.role,
         local_rank,
         global_rank: global_rank.0,
         host_name: &spec.host_name,
@@ -153,12 +153,12 @@ pub(super) fn plumb(
         Connector { console: &spec.console, prefix: prefix.as_bytes(), choices, outputs };
     let is_terminal = io::stderr().is_terminal();
     let route_of = |stream| {
-        let sink = spec.output.sink(local_rank, global_rank, stream);
+        let sink = spec.job.output.sink(local_rank, global_rank, stream);
         route(stream, sink, files.log(&spec.logs, stream), is_terminal)
     };
     let [to_stdout, to_stderr] = [Stream::Stdout, Stream::Stderr].map(route_of);
     let stdin = io::stdin().as_fd().try_clone_to_owned()?;
-    let watched = spec.step_pattern.as_ref().map(|_| Arc::clone(output));
+    let watched = spec.job.step_pattern.as_ref().map(|_| Arc::clone(output));
     // Only the agent's memory has the end of lines that go to the console.
     let stdout_tail = match to_stdout {
         Route::Lines(None) => Some(SharedTail::readable(watched.clone())),

@@ -12,26 +12,17 @@ use std::{
 
 use ragent_base::{
     spec::WorkerCommand,
-    sys::{private_folder::PrivateFolder, unix},
+    sys::{
+        host::{Host, ThisHost},
+        private_folder::PrivateFolder,
+        unix,
+    },
 };
 use sha2::{Digest, Sha256};
 use tokio::{io::AsyncReadExt, process::Command, time::timeout};
 
-use super::launch::environment::{EnvironmentSpec, NOT_INHERITED};
+use super::launch::environment::{NOT_INHERITED, OF_ROUND};
 use crate::workers::limits;
-
-/// The configuration of standbys.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct StandbySpec {
-    /// The modules that standbys import.
-    pub modules: Vec<String>,
-    /// True if they start torch's worker server when they become workers.
-    pub is_observed: bool,
-    /// The folder of this user that stores the hook.
-    pub state_dir: PathBuf,
-    /// `PYTHONPATH` of the workers.
-    pub python_path: Option<OsString>,
-}
 
 /// The hook: a folder with a `sitecustomize.py`. If the folder is the first one in `PYTHONPATH`,
 /// Python imports the file before the script.
@@ -50,22 +41,24 @@ const POISONED: [&str; 3] = ["MASTER_PORT", "RANK", "WORLD_SIZE"];
 const ANSWER: &[u8] = b"ragent-standby";
 
 impl Hook {
-    /// Stores the hook, and tests that the interpreter of `command` runs it.
+    /// Stores the hook, and tests that the interpreter of `command` runs it. If `is_observed` is true, standbys start torch's worker server
+    /// when they become workers.
     ///
     /// # Errors
     ///
     /// Returns the reason why standbys are impossible.
     pub(crate) async fn install(
-        spec: &StandbySpec,
         command: &WorkerCommand,
+        is_observed: bool,
     ) -> Result<Self, String> {
         let args = command.args_without_script();
         let (script, args) =
             command.searched.clone().zip(args).ok_or("the command is not a Python script")?;
-        let stored = store(&spec.state_dir).map_err(|error| {
-            format!("their hook cannot be written to {}: {error}", spec.state_dir.display())
+        let state_dir = ThisHost.state_dir();
+        let stored = store(&state_dir).map_err(|error| {
+            format!("their hook cannot be written to {}: {error}", state_dir.display())
         });
-        let (python_path, is_observed) = (spec.python_path.clone(), spec.is_observed);
+        let python_path = ThisHost.env("PYTHONPATH");
         let hook = Self { folder: stored?, python_path, script, is_observed };
         let answer = timeout(limits::PROBE_TIMEOUT, hook.probe(&command.program, &args)).await;
         let python = command.program.display();
@@ -211,7 +204,7 @@ impl StandbyReport {
                         ["missing", module, reason] => {
                             ready.missing.push(left_out(module, reason));
                         }
-                        ["read", module, name] if EnvironmentSpec::OF_ROUND.contains(name) => {
+                        ["read", module, name] if OF_ROUND.contains(name) => {
                             let reason = format!("it reads {name} while it is imported");
                             ready.early.push(left_out(module, &reason));
                         }

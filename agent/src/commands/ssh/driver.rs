@@ -33,7 +33,7 @@ use crate::{
 /// Returns [`LaunchError`] if this machine lacks something that every launch requires.
 pub(super) async fn drive(plan: &Plan) -> Result<LaunchResult, LaunchError> {
     let mut signals = runtime::watch_signals(&plan.signals)?;
-    let mut forwarded = runtime::watch_signals(&plan.forwarded)?;
+    let mut forwarded = runtime::watch_signals(&plan.spec.forwarded)?;
     let (console, console_end) = Console::start().map_err(system("start a thread"))?;
     let (sender, mut reports) = mpsc::channel(limits::RELAY_QUEUE);
     let mut driver = LaunchDriver {
@@ -84,9 +84,9 @@ pub(super) async fn drive(plan: &Plan) -> Result<LaunchResult, LaunchError> {
 fn settings(plan: &Plan) -> LaunchSettings {
     LaunchSettings {
         names: plan.names(),
-        min: plan.nodes.min() as usize,
+        min: plan.spec.shared.nodes.min() as usize,
         stop: plan.stop(),
-        notice: plan.notice,
+        notice: plan.spec.shared.notice,
         // A busy sshd may drop a connection, which is then tried again.
         reach_silence: plan.way.greeting_timeout().saturating_mul(3),
         rendezvous: plan.rendezvous.clone(),

@@ -13,7 +13,6 @@ use ragent_base::{
     sys::host::Host,
 };
 use ragent_leadership::state_file::{RunningAgent, Stage};
-use ragent_rendezvous::{ids::RunId, settings::NodeRange};
 
 use super::{
     filters::{self, ChosenHost},
@@ -111,12 +110,10 @@ pub(super) struct Plan {
     pub(super) way: Way,
     /// The part of the agents' commands that is the same on all hosts.
     pub(super) job: Job,
-    /// The number of nodes of the job.
-    pub(super) nodes: NodeRange,
+    /// The job, as it is on a machine that has everything.
+    pub(super) spec: JobSpec,
     /// The way in which agents find each other.
     pub(super) rendezvous: RendezvousPlan,
-    /// The run id of the job.
-    run_id: RunId,
     /// The endpoint that the user has given.
     endpoint: Option<String>,
     /// True if an agent has as many workers as its host has slots.
@@ -125,10 +122,6 @@ pub(super) struct Plan {
     pub(super) marks_workers: bool,
     /// The signals that end the launch.
     pub(super) signals: Vec<Signal>,
-    /// The longest time for a checkpoint after a notice.
-    pub(super) notice: Duration,
-    /// The signals that are passed on to the agents, while the launch continues.
-    pub(super) forwarded: Vec<Signal>,
 }
 
 /// The signals that end a program at a terminal. They end a launch too, with any value of `--signals-to-handle`.
@@ -181,7 +174,7 @@ impl Plan {
         }
         let (way, (spec, rendezvous)) =
             errors.into_result(way.zip(spec.zip(rendezvous)))?.ok_or_else(Vec::new)?;
-        let plan = Self::new(args, here, (hosts, way, env), &spec, rendezvous);
+        let plan = Self::new(args, here, (hosts, way, env), spec, rendezvous);
         let len = plan.job.len() + HOST_WORDS + text.len();
         // Each byte may take four bytes in JSON.
         if len > limits::MAX_RELAY_FRAME / 4 {
@@ -194,7 +187,7 @@ impl Plan {
         args: &LaunchOverSshArgs,
         here: &Here,
         (mut hosts, way, env): (Vec<ChosenHost>, Way, Vec<variables::Variable>),
-        spec: &JobSpec,
+        spec: JobSpec,
         rendezvous: RendezvousPlan,
     ) -> Self {
         let launch = &args.launch;
@@ -241,15 +234,12 @@ impl Plan {
                 script,
                 stop_ms: u64::try_from(stop.as_millis()).unwrap_or(u64::MAX),
             },
-            nodes,
+            spec,
             rendezvous,
-            run_id: spec.run_id.clone(),
             endpoint: launch.rdzv_endpoint.clone().filter(|text| !text.is_empty()),
             counts_slots: launch.job.nproc_per_node.is_none(),
             marks_workers,
             signals: signals.into_iter().collect(),
-            notice: spec.shared.notice,
-            forwarded: spec.forwarded.clone(),
         }
     }
 
@@ -284,7 +274,7 @@ impl Plan {
         });
         let endpoint = given.unwrap_or_else(chosen);
         let credentials = Credentials::new(vec![secret], Origin::Registrations);
-        Some(RunningAgent::this(&self.run_id, endpoint, Stage::Launching, &credentials))
+        Some(RunningAgent::this(&self.spec.run_id, endpoint, Stage::Launching, &credentials))
     }
 
     /// Returns the endpoints of the coordinator or the voters that the launch chooses.

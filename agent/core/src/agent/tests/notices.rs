@@ -12,7 +12,7 @@ impl Fixture {
     /// A node whose workers run in round 1, with time for checkpoints.
     fn noticing() -> Self {
         let mut t = Self::running();
-        t.agent.settings.notice = NOTICE;
+        t.agent.settings.shared.notice = NOTICE;
         t
     }
 
@@ -112,7 +112,7 @@ fn leaver_waits_for_the_end_of_its_round() {
 #[test]
 fn leaver_without_work_leaves_at_once() {
     let mut t = Fixture::ready();
-    t.agent.settings.notice = NOTICE;
+    t.agent.settings.shared.notice = NOTICE;
     assert_eq!(t.leave(), [t.sends(NodeState::Leaving { reaped: true })]);
     let mut t = Fixture::noticing();
     t.finished(GroupEnd::Succeeded);

@@ -59,7 +59,7 @@ impl NodeDriver<'_> {
     /// Reports that the lease has ended.
     pub(super) fn report_lost_lease(&mut self) {
         let (endpoint, settings) = (&self.spec.destination, &self.spec.settings);
-        let give_up_after_s = settings.join_timeout.as_secs();
+        let give_up_after_s = settings.shared.timeouts.join.as_secs();
         let lease = settings.leases.agent.as_secs_f64();
         let stops_workers = self.has_workers && !settings.runs_unleased;
         // If the network is sound, a busy machine is the usual reason.

@@ -111,12 +111,12 @@ impl NodeDriver<'_> {
             ended: ended.map(|leadership| leadership.ended.borrow().clone()).unwrap_or_default(),
             waited: self.spec.waited(),
             protocol_version: PROTOCOL_VERSION,
-            run_id: self.spec.run_id.clone(),
+            run_id: self.spec.job.run_id.clone(),
             // Under a new node id, the agent is a new node of the job.
             job_uid: job_uid.filter(|_| self.proof.newest().is_some()),
             stream,
             node,
-            settings: self.spec.shared,
+            settings: self.spec.job.shared,
             known_round,
             restarts_used,
             charged_through,
@@ -187,13 +187,13 @@ impl NodeDriver<'_> {
         let endpoint = name.map(|name| name.to_string()).unwrap_or_default();
         if self.outage.handle_reached() || is_first || is_newly_led {
             info!(
-                endpoint, run_id = %self.spec.run_id, term = welcome.term.0, "registered"
+                endpoint, run_id = %self.spec.job.run_id, term = welcome.term.0, "registered"
             );
             if is_first {
                 // The host reaches itself at a loopback address, which is not what the user gave.
                 let given = self.spec.not_here.borrow().endpoint.clone();
                 let is_fixed = !self.spec.destination.is_elected() && !given.is_empty();
-                let line = self.spec.lines.registered(if is_fixed { &given } else { &endpoint });
+                let line = self.lines.registered(if is_fixed { &given } else { &endpoint });
                 line.iter().for_each(|line| telemetry::line(line));
             }
             self.service_manager.report_registered(&endpoint);
@@ -363,7 +363,7 @@ impl NodeDriver<'_> {
         self.spec.destination.replace(endpoint);
         self.proof.discard();
         // This agent's address as a host may be a loopback address, which need not reach the new coordinator.
-        self.spec.node.address = self.spec.local_addr.clone().unwrap_or_default();
+        self.spec.node.address = self.spec.job.local_addr.clone().unwrap_or_default();
         self.spec.state_file = None;
     }
 }

@@ -52,7 +52,7 @@ impl WorkersDriver {
             StderrTail::NotCaptured => String::new(),
         };
         let is_final =
-            matches!(&end, WorkerEnd::Exited(code) if self.spec.final_codes.contains(code));
+            matches!(&end, WorkerEnd::Exited(code) if self.spec.job.final_codes.contains(code));
         // After the group began to stop, this agent may have killed it.
         let is_killed_here =
             worker.is_killed_here || group.stopped.is_some_and(|stopped| at > stopped);
@@ -82,7 +82,8 @@ impl WorkersDriver {
 
     /// Returns a sentence that names the file with torch's records of a worker's collectives, if there is one.
     async fn flight_record(&self, worker: &Worker, rank: GlobalRank) -> Option<String> {
-        let folder = worker.folder.as_ref().filter(|_| self.spec.observation.flight_recorder)?;
+        let folder =
+            worker.folder.as_ref().filter(|_| self.spec.job.observation.flight_recorder)?;
         let mut file = folder.flight_record_prefix().into_os_string();
         file.push(rank.to_string());
         let file = PathBuf::from(file);

@@ -28,7 +28,7 @@ impl WorkersDriver {
         let worker = |(local_rank, pid): (LocalRank, u32)| {
             let folder = group.workers.get(&local_rank).and_then(|worker| worker.folder.clone());
             let sockets = self.worker_reports.as_ref();
-            let sockets = sockets.filter(|_| self.spec.observation.worker_server);
+            let sockets = sockets.filter(|_| self.spec.job.observation.worker_server);
             let worker_server = sockets.map(|sockets| sockets.worker_server(local_rank));
             let files = look_files.get(&local_rank).cloned().unwrap_or_default();
             (local_rank, LookedAt { pid, folder, files, worker_server })
@@ -39,7 +39,7 @@ impl WorkersDriver {
             world_size: group.admission.world_size,
             store_port: group.admission.master_port,
             workers: running.into_iter().map(worker).collect(),
-            py_spy: self.spec.py_spy.clone(),
+            py_spy: self.spec.job.py_spy.clone(),
             facts: Vec::new(),
         };
         let (background, round) = (self.background.clone(), order.round);
@@ -59,7 +59,7 @@ impl WorkersDriver {
 
     /// Takes the stacks before a worker of this node that counts as hung is killed, or watches whether it stays stopped.
     pub(super) fn handle_hung(&mut self, hung: Option<Hung>) {
-        let size = self.spec.environment.local_world_size;
+        let size = self.spec.job.local_world_size.get();
         let Some(group) = &mut self.group else { return };
         let first = group.admission.first_global_rank;
         let of_node =

@@ -21,7 +21,10 @@ use super::{SupervisorEvent, WorkersDriver};
 use crate::{
     keeper::order::{Order, Program},
     workers::{
-        launch::environment::NOT_INHERITED,
+        launch::{
+            arguments,
+            environment::{self, NOT_INHERITED},
+        },
         spec::SupervisorSpec,
         standby::{Hook, LeftOut, Ready, StandbyReport},
     },
@@ -49,12 +52,14 @@ pub(super) struct Enabled {
 impl HeldStandbys {
     /// Starts to test the interpreter of the workers, if they should have standbys.
     pub(super) fn prepare(spec: &SupervisorSpec) -> Self {
-        let Some(standby) = spec.standby.clone() else { return Self::Disabled };
-        let command = spec.command.clone();
+        if spec.job.standby.is_empty() {
+            return Self::Disabled;
+        }
+        let (command, is_observed) = (spec.job.command.clone(), spec.job.observe);
         let (done, probed) = oneshot::channel();
         tokio::spawn(async move {
             // The driver may have ended.
-            let _ = done.send(Hook::install(&standby, &command).await);
+            let _ = done.send(Hook::install(&command, is_observed).await);
         });
         Self::Probing(probed)
     }
@@ -86,11 +91,10 @@ impl HeldStandbys {
 
 impl WorkersDriver {
     pub(super) async fn handle_probed(&mut self, probed: Result<Hook, String>) {
-        let modules = self.spec.standby.as_ref().map(|spec| spec.modules.clone());
         self.standbys = match probed {
             Ok(hook) => {
-                let size = self.spec.environment.local_world_size;
-                let modules = modules.unwrap_or_default();
+                let size = self.spec.job.local_world_size.get();
+                let modules = self.spec.job.standby.clone();
                 let machine = Standbys::new(clock::now(), size, modules, rand::random());
                 let (missing, reported) = (BTreeSet::new(), Counts::default());
                 HeldStandbys::Enabled(Box::new(Enabled { machine, hook, missing, reported }))
@@ -168,11 +172,10 @@ impl WorkersDriver {
             return self.standby_input(Input::Ended { slot, reason });
         }
         let hook = enabled.hook.variables(&enabled.machine.modules().join(","));
-        let spec = &self.spec;
-        let shown_rank = spec.environment.shown_rank(slot);
-        let args = spec.arguments.of_standby(&spec.command, slot, shown_rank);
+        let args = arguments::of_standby(&self.spec.job, slot);
+        let env = environment::of_standby(&self.spec.job, slot);
         // Without the socket for heartbeats, which would count for the running worker.
-        let program = self.program(slot, args, spec.environment.of_standby(slot));
+        let program = self.program(slot, args, env);
         self.order(Order::StartStandby { program, hook }, Vec::new()).await;
     }
 
@@ -225,19 +228,21 @@ impl WorkersDriver {
         args: Vec<OsString>,
         env: Vec<(String, OsString)>,
     ) -> Program {
+        let SupervisorSpec { job, given, .. } = &self.spec;
         Program {
             local_rank: local_rank.0,
-            program: self.spec.command.program.clone(),
+            program: job.command.program.clone(),
             args,
-            cpus: self.spec.cpus_by_rank.get(local_rank.0 as usize).cloned().unwrap_or_default(),
+            cpus: job.cpus_by_rank.get(local_rank.0 as usize).cloned().unwrap_or_default(),
             env,
             unset: NOT_INHERITED.map(str::to_owned).to_vec(),
-            open_files: self.spec.open_files,
-            core_dump: self.spec.core_dump,
-            nice: self.spec.nice,
-            ignored: self.spec.ignored.clone(),
-            signaled: match self.spec.signaled {
-                Signaled::Auto if self.spec.command.interpreter().is_none() => Signaled::Group,
+            open_files: given.open_files,
+            core_dump: given.core_dump,
+            nice: given.nice,
+            // A scheduler may send the signals that are notices to all processes of a job.
+            ignored: job.notice_on.iter().map(|notice| notice.signal as i32).collect(),
+            signaled: match job.signaled {
+                Signaled::Auto if job.command.interpreter().is_none() => Signaled::Group,
                 signaled => signaled,
             },
             flows: Vec::new(),

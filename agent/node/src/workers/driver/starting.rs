@@ -32,7 +32,7 @@ use crate::{
     workers::{
         gloo_interface,
         keeper_link::KeeperLink,
-        launch::{arguments::WorkerContext, environment},
+        launch::{arguments, environment},
         plumbing::{Prepared, WorkerFiles, plumb, prepare},
     },
 };
@@ -44,8 +44,8 @@ impl WorkersDriver {
         job_uid: JobUid,
         address: Option<IpAddr>,
     ) {
-        let size = self.spec.environment.local_world_size;
-        let machine = Supervisor::new(size, self.spec.stop_grace);
+        let size = self.spec.job.local_world_size.get();
+        let machine = Supervisor::new(size, self.spec.job.shared.timeouts.stop_grace);
         let waited = clock::now().saturating_duration_since(self.idle_since);
         self.spec.events.agent(&admission, AgentEvent::Rendezvous(waited));
         self.spec.events.agent(&admission, AgentEvent::Assigned);
@@ -83,7 +83,7 @@ impl WorkersDriver {
             self.not_started(LocalRank(0), reason);
             return self.input(Input::KeeperLost);
         }
-        let (logs, output) = (Arc::clone(&self.spec.logs), self.spec.output.clone());
+        let (logs, output) = (Arc::clone(&self.spec.logs), self.spec.job.output.clone());
         let gpus = Arc::clone(&self.gpus);
         self.in_background(round, async move {
             let (gloo_interface, ()) = tokio::join!(gloo.towards_others(address), gpus.wait());
@@ -127,11 +127,11 @@ impl WorkersDriver {
             return;
         };
         let Prepared { mut workers, chosen } = prepared;
-        let (now, size) = (clock::now(), self.spec.environment.local_world_size);
-        let timeout = self.spec.hang.as_ref().map(|hang| hang.timeout);
+        let (now, size) = (clock::now(), self.spec.job.local_world_size.get());
+        let timeout = self.spec.job.hang.as_ref().map(|hang| hang.timeout);
         group.hang = timeout.map(|timeout| HangWatch::new(now, size, timeout));
         let choose = |(file, stream): (Option<Arc<File>>, Stream)| {
-            let filters = self.spec.output.filters(stream).clone();
+            let filters = self.spec.job.output.filters(stream).clone();
             file.map(|file| Choice { filters, file })
         };
         let [stdout, stderr] = chosen;
@@ -162,28 +162,28 @@ impl WorkersDriver {
         let plumbing = plumb(&self.spec, admission, choices, local_rank, &files, output)?;
         let folder = files.folder;
         let error_file = folder.as_ref().map(WorkerFolder::error_file);
-        let mut env =
-            self.spec.environment.of_worker(&group.admission, local_rank, error_file.as_deref());
+        let mut env = environment::of_worker(
+            &self.spec.job,
+            &group.admission,
+            local_rank,
+            error_file.as_deref(),
+        );
         env.extend(self.variables_of_node(local_rank));
         env.extend(gloo_interface.map(|name| (gloo_interface::VARIABLE.to_owned(), name.into())));
-        if let Some(folder) = folder.as_ref().filter(|_| self.spec.observation.flight_recorder) {
+        if let Some(folder) = folder.as_ref().filter(|_| self.spec.job.observation.flight_recorder)
+        {
             let records = folder.flight_record_prefix();
             env.push((FLIGHT_RECORDER_FILE.to_owned(), records.into()));
         }
-        let context = WorkerContext {
-            admission: &group.admission,
-            job_uid: &group.job_uid,
-            local_rank,
-            shown_rank: self.spec.environment.shown_rank(local_rank),
-        };
         let (flows, fds): (Vec<_>, Vec<_>) = plumbing.flows.into_iter().unzip();
-        let args = self.spec.arguments.of_worker(&self.spec.command, &context);
+        let args =
+            arguments::of_worker(&self.spec.job, &group.admission, &group.job_uid, local_rank);
         let program = Program { flows, ..self.program(local_rank, args, env) };
         let worker = Worker {
             folder,
             stderr: plumbing.stderr,
             searched: plumbing.searched,
-            finder: self.spec.step_pattern.clone().map(StepFinder::new),
+            finder: self.spec.job.step_pattern.clone().map(StepFinder::new),
             ..Worker::default()
         };
         if let Some(group) = &mut self.group {
@@ -215,14 +215,14 @@ impl WorkersDriver {
             env.push((environment::MEMORY_SOCKET.to_owned(), socket.into()));
         }
         if let Some(worker_reports) = &self.worker_reports {
-            let timeout = self.spec.hang.as_ref().map(|hang| hang.timeout);
+            let timeout = self.spec.job.hang.as_ref().map(|hang| hang.timeout);
             let notices = worker_reports.notice_file();
             env.extend(environment::of_reports(
                 &worker_reports.path(local_rank),
                 &notices,
                 timeout,
             ));
-            if self.spec.observation.worker_server {
+            if self.spec.job.observation.worker_server {
                 let socket = worker_reports.worker_server(local_rank);
                 env.push((WORKER_SERVER_SOCKET.to_owned(), socket.into()));
             }

@@ -1,7 +1,6 @@
 //! Kills a worker that the coordinator names as hung, or lets it live.
 
 use std::{
-    collections::BTreeSet,
     path::Path,
     process::{Child, Command},
     time::Duration,
@@ -16,24 +15,22 @@ use nix::{
 };
 use ragent_base::{
     output::{console::Console, logs::LogFolder},
-    report::{
-        event_log::{EventLog, EventSource},
-        measures::NodeMeasures,
-    },
-    spec::{HealthSpec, JobFiles, LaunchMethod, ObservationSpec, Output, Signaled, WorkerCommand},
+    report::{event_log::EventLog, measures::NodeMeasures},
+    spec::JobSpec,
     sys::memory::OomKills,
+    testing::job_spec,
 };
 use ragent_core::{
     keeper_watch::KeeperWatch, named_hang::NamedHang, saves::SaveWatch, steps::StepWatch,
     supervisor::Supervisor,
 };
 use ragent_rendezvous::{
-    ids::{GlobalRank, JobUid, RunId},
+    ids::{GlobalRank, JobUid},
     message::{Admission, Hung, WorkerEnd},
 };
 
 use super::*;
-use crate::workers::launch::{arguments::ArgumentSpec, environment::EnvironmentSpec};
+use crate::workers::spec::GivenLimits;
 
 /// A driver whose only worker is a process that sleeps.
 struct Fixture {
@@ -51,55 +48,19 @@ impl Drop for Fixture {
 }
 
 fn spec(folder: &Path) -> SupervisorSpec {
-    let run_id = RunId::new("job7");
     let (console, _) = Console::start().unwrap();
-    let source = EventSource {
-        run_id: run_id.clone(),
-        role: String::new(),
-        host_name: String::new(),
-        entry_point: String::new(),
-        rdzv_backend: "c10d",
-    };
+    let job = Arc::new(JobSpec { held_gpu_timeout: Duration::ZERO, ..job_spec() });
     SupervisorSpec {
-        command: WorkerCommand::default(),
-        arguments: ArgumentSpec::new(&LaunchMethod::default(), &JobFiles::default()),
-        environment: EnvironmentSpec {
-            run_id: run_id.clone(),
-            max_restarts: 0,
-            role: String::new(),
-            local_world_size: 1,
-            signals: String::new(),
-            omp_num_threads: None,
-            nccl_async_error_handling: false,
-            master_address: None,
-            shares_store: false,
-            virtual_devices: None,
-            is_deepspeed: false,
-        },
-        output: Output::default(),
-        events: EventLog::new(None, source),
+        events: EventLog::new(&console, Arc::clone(&job), String::new()),
         measures: Arc::new(NodeMeasures::default()),
         timer_pipe: None,
-        cpus_by_rank: Vec::new(),
-        logs: Arc::new(LogFolder::create(None, folder, &run_id).unwrap()),
-        signaled: Signaled::default(),
-        ignored: Vec::new(),
-        stop_grace: Duration::from_secs(1),
+        logs: Arc::new(LogFolder::create(None, folder, &job.run_id).unwrap()),
         chooses_gloo_interface: false,
-        health: HealthSpec::default(),
-        held_gpu_timeout: Duration::ZERO,
-        final_codes: BTreeSet::new(),
-        standby: None,
-        hang: None,
-        py_spy: None,
-        observation: ObservationSpec::default(),
-        step_pattern: None,
         socket_dir: folder.to_owned(),
-        open_files: 0,
-        core_dump: 0,
-        nice: 0,
+        given: GivenLimits::default(),
         host_name: String::new(),
         console,
+        job,
     }
 }
 
@@ -113,7 +74,7 @@ impl Fixture {
         let (background, done) = mpsc::channel(limits::TASK_QUEUE);
         let running = Worker { pid: worker.id(), ..Worker::default() };
         let group = WorkerGroup {
-            machine: Supervisor::new(1, spec.stop_grace),
+            machine: Supervisor::new(1, spec.job.shared.timeouts.stop_grace),
             admission: Admission { first_global_rank: GlobalRank(8), ..Admission::default() },
             job_uid: JobUid::new("u1"),
             workers: BTreeMap::from([(LocalRank(0), running)]),
@@ -131,12 +92,12 @@ impl Fixture {
             stopped: None,
             signaled: None,
         };
-        let hardware = HardwareWatch::new(Arc::clone(&spec.measures), &spec.health, None);
+        let hardware = HardwareWatch::new(Arc::clone(&spec.measures), &spec.job.health, None);
         let driver = WorkersDriver {
             standbys: HeldStandbys::prepare(&spec),
-            checks: HealthChecks::new(spec.health.clone(), &hardware),
+            checks: HealthChecks::new(spec.job.health.clone(), &hardware),
             hardware,
-            gpus: Arc::new(HeldGpus::new(spec.held_gpu_timeout)),
+            gpus: Arc::new(HeldGpus::new(spec.job.held_gpu_timeout)),
             gloo_interface: Arc::default(),
             spec,
             keeper: None,

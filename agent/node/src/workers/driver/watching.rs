@@ -174,7 +174,7 @@ impl WorkersDriver {
 
     /// Allows workers to end once all have returned or ended.
     pub(super) fn release_returned(&mut self) {
-        let size = self.spec.environment.local_world_size;
+        let size = self.spec.job.local_world_size.get();
         let returned = self.group.as_mut().map(|group| group.take_returned(size));
         for local_rank in returned.unwrap_or_default() {
             if let Some(worker_reports) = &self.worker_reports {
@@ -244,13 +244,13 @@ impl WorkersDriver {
         let running = group.running();
         let pid = running.get(&hang.local_rank).copied();
         let workers = running.into_iter().map(hung).collect();
-        let signal = self.spec.hang.as_ref().and_then(|hang| hang.signal);
+        let signal = self.spec.job.hang.as_ref().and_then(|hang| hang.signal);
         // A worker that the coordinator names may live.
         let spied = match by {
             HungBy::Node => Spied::Paused,
             HungBy::Coordinator => Spied::Untouched,
         };
-        let tools = StackTools { py_spy: self.spec.py_spy.clone(), spied, signal };
+        let tools = StackTools { py_spy: self.spec.job.py_spy.clone(), spied, signal };
         self.in_background(group.admission.round, async move {
             let stacks = stacks::take(tools, workers).await;
             let is_stopped = match pid {
@@ -264,7 +264,7 @@ impl WorkersDriver {
 
 /// Opens the sockets for reports of workers.
 pub(super) fn open_report_sockets(spec: &SupervisorSpec) -> Option<ReportSockets> {
-    let size = spec.environment.local_world_size;
+    let size = spec.job.local_world_size.get();
     ReportSockets::open(&spec.socket_dir, size)
         .map_err(|error| {
             warn!(

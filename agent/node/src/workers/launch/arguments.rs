@@ -1,118 +1,83 @@
 //! Builds the arguments of a worker: its own, and additions of the launch method.
 
-use std::{
-    ffi::{OsStr, OsString},
-    path::PathBuf,
-};
+use std::ffi::{OsStr, OsString};
 
-use ragent_base::spec::{JobFiles, LaunchMethod, WorkerCommand, substitute};
+use ragent_base::spec::{JobSpec, LaunchMethod, substitute};
 use ragent_rendezvous::{
     ids::{JobUid, LocalRank},
     message::Admission,
 };
 
-/// The arguments that are added for all workers, in every round.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct ArgumentSpec {
-    method: LaunchMethod,
-    /// The path prefix of the files through which workers meet, if any.
-    shared_file: Option<PathBuf>,
-    /// The arguments that all workers get at the end.
-    shared: Vec<OsString>,
+use super::environment::shown_rank;
+
+/// Returns the arguments of the worker with `local_rank`, in a round with this admission.
+pub(crate) fn of_worker(
+    job: &JobSpec,
+    admission: &Admission,
+    job_uid: &JobUid,
+    local_rank: LocalRank,
+) -> Vec<OsString> {
+    let of_round = match job.launch_method {
+        LaunchMethod::Basic { .. } => basic(job, admission, job_uid, local_rank),
+        LaunchMethod::Torchrun | LaunchMethod::DeepSpeed { .. } => Vec::new(),
+    };
+    with(job, local_rank, of_round)
 }
 
-/// The round of a worker, and its rank on the node.
-#[derive(Clone, Copy, Debug)]
-pub struct WorkerContext<'a> {
-    /// The admission of its node.
-    pub admission: &'a Admission,
-    /// The run of the job.
-    pub job_uid: &'a JobUid,
-    /// Its local rank on the node.
-    pub local_rank: LocalRank,
-    /// The local rank that the worker sees.
-    pub shown_rank: LocalRank,
+/// Returns the arguments of a worker that are known before a round: all of them, unless the
+/// launch method passes ranks as arguments.
+pub(crate) fn of_standby(job: &JobSpec, local_rank: LocalRank) -> Vec<OsString> {
+    with(job, local_rank, Vec::new())
 }
 
-impl ArgumentSpec {
-    /// Collects the arguments of `method` and the paths of the job.
-    pub fn new(method: &LaunchMethod, files: &JobFiles) -> Self {
-        let mut shared: Vec<OsString> = Vec::new();
-        if let LaunchMethod::DeepSpeed { config: Some(config) } = method {
-            shared.extend(["--deepspeed".into(), "--deepspeed_config".into(), config.into()]);
-        }
-        if let Some(path) = files.save_path() {
-            shared.extend(["--save_path".into(), path.into()]);
-        }
-        if let Some(path) = files.checkpoint_path() {
-            shared.extend(["--checkpoint_path".into(), path.into()]);
-        }
-        Self { method: method.clone(), shared_file: files.shared_file(method), shared }
+fn with(job: &JobSpec, local_rank: LocalRank, of_round: Vec<OsString>) -> Vec<OsString> {
+    let (command, method) = (&job.command, &job.launch_method);
+    let rank = local_rank.to_string();
+    let substituted = |arg: &OsString| substitute(arg, &[("local_rank", &rank)]);
+    let (head, own) = command.args.split_at(command.own_args_at.min(command.args.len()));
+    let mut args: Vec<OsString> = head.iter().map(substituted).collect();
+    if let LaunchMethod::DeepSpeed { .. } = method {
+        args.push(format!("--local_rank={}", shown_rank(job, local_rank)).into());
     }
-
-    /// Returns the arguments of the worker with `context`. It runs `command`.
-    pub fn of_worker(&self, command: &WorkerCommand, context: &WorkerContext<'_>) -> Vec<OsString> {
-        let of_round = match self.method {
-            LaunchMethod::Basic { .. } => self.basic(context),
-            LaunchMethod::Torchrun | LaunchMethod::DeepSpeed { .. } => Vec::new(),
-        };
-        self.with(command, context.local_rank, context.shown_rank, of_round)
+    args.extend(own.iter().map(substituted));
+    args.extend(of_round);
+    if let LaunchMethod::DeepSpeed { config: Some(config) } = method {
+        args.extend(["--deepspeed".into(), "--deepspeed_config".into(), config.into()]);
     }
-
-    /// Returns the arguments of a worker that are known before a round: all of them, unless the
-    /// launch method passes ranks as arguments.
-    pub(crate) fn of_standby(
-        &self,
-        command: &WorkerCommand,
-        local_rank: LocalRank,
-        shown_rank: LocalRank,
-    ) -> Vec<OsString> {
-        self.with(command, local_rank, shown_rank, Vec::new())
+    if let Some(path) = job.files.save_path() {
+        args.extend(["--save_path".into(), path.into()]);
     }
-
-    fn with(
-        &self,
-        command: &WorkerCommand,
-        local_rank: LocalRank,
-        shown_rank: LocalRank,
-        of_round: Vec<OsString>,
-    ) -> Vec<OsString> {
-        let rank = local_rank.to_string();
-        let substituted = |arg: &OsString| substitute(arg, &[("local_rank", &rank)]);
-        let (head, own) = command.args.split_at(command.own_args_at.min(command.args.len()));
-        let mut args: Vec<OsString> = head.iter().map(substituted).collect();
-        if let LaunchMethod::DeepSpeed { .. } = self.method {
-            args.push(format!("--local_rank={shown_rank}").into());
-        }
-        args.extend(own.iter().map(substituted));
-        args.extend(of_round);
-        args.extend(self.shared.iter().cloned());
-        args
+    if let Some(path) = job.files.checkpoint_path() {
+        args.extend(["--checkpoint_path".into(), path.into()]);
     }
+    args
+}
 
-    fn basic(&self, context: &WorkerContext<'_>) -> Vec<OsString> {
-        let Admission { first_global_rank, world_size, .. } = context.admission;
-        let rank = first_global_rank.0.saturating_add(context.local_rank.0);
-        let words = ["--rank", &rank.to_string(), "--world_size", &world_size.to_string()];
-        let mut args: Vec<OsString> = words.map(OsString::from).into();
-        args.extend(self.init_method(context).map(|_| "--init_method".into()));
-        args.extend(self.init_method(context));
-        args
-    }
-
-    /// Returns `file://` with a path that no other round of any run has, because torch's
-    /// `FileStore` must not be used twice.
-    fn init_method(&self, context: &WorkerContext<'_>) -> Option<OsString> {
-        let WorkerContext { job_uid, admission: Admission { round, .. }, .. } = context;
+fn basic(
+    job: &JobSpec,
+    admission: &Admission,
+    job_uid: &JobUid,
+    local_rank: LocalRank,
+) -> Vec<OsString> {
+    let Admission { first_global_rank, world_size, round, .. } = admission;
+    let rank = first_global_rank.0.saturating_add(local_rank.0);
+    let words = ["--rank", &rank.to_string(), "--world_size", &world_size.to_string()];
+    let mut args: Vec<OsString> = words.map(OsString::from).into();
+    if let Some(path) = job.files.shared_file(&job.launch_method) {
+        // No other round of any run has this path, because torch's `FileStore` must not be used twice.
         let suffix = format!("-{job_uid}-{}-{}", round.term, round.round);
-        let path = self.shared_file.as_ref()?.as_os_str();
-        Some([OsStr::new("file://"), path, OsStr::new(&suffix)].into_iter().collect())
+        let parts = [OsStr::new("file://"), path.as_os_str(), OsStr::new(&suffix)];
+        args.extend(["--init_method".into(), parts.into_iter().collect()]);
     }
+    args
 }
 
 #[cfg(test)]
 mod tests {
-    use ragent_base::spec::JobPath;
+    use ragent_base::{
+        spec::{JobFiles, JobPath, VirtualDevices, WorkerCommand},
+        testing::job_spec,
+    };
     use ragent_rendezvous::ids::{GlobalRank, GroupRank, RoleRank, Round, RoundId, Term};
 
     use super::*;
@@ -137,11 +102,15 @@ mod tests {
     fn args(method: LaunchMethod, files: &JobFiles) -> String {
         let args = ["-u", "-m", "pkg.train", "--out", "$local_rank"].map(OsString::from).into();
         let command = WorkerCommand { args, own_args_at: 3, ..WorkerCommand::default() };
-        let (admission, job_uid) = (admission(), JobUid::new("u1"));
-        let (local_rank, shown_rank) = (LocalRank(1), LocalRank(0));
-        let context =
-            WorkerContext { admission: &admission, job_uid: &job_uid, local_rank, shown_rank };
-        let args = ArgumentSpec::new(&method, files).of_worker(&command, &context);
+        let devices = VirtualDevices { visible: vec!["5".into(), "3".into()], hip: false };
+        let job = JobSpec {
+            command,
+            launch_method: method,
+            files: files.clone(),
+            virtual_devices: Some(devices),
+            ..job_spec()
+        };
+        let args = of_worker(&job, &admission(), &JobUid::new("u1"), LocalRank(1));
         args.join(OsStr::new(" ")).into_string().unwrap()
     }
 

@@ -2,40 +2,12 @@
 
 use std::{ffi::OsString, path::Path, time::Duration};
 
-use ragent_base::spec::{FLIGHT_RECORDER_FILE, VirtualDevices, WORKER_SERVER_SOCKET};
-use ragent_rendezvous::{
-    ids::{LocalRank, RunId},
-    message::Admission,
+use ragent_base::spec::{
+    FLIGHT_RECORDER_FILE, JobSpec, LaunchMethod, RendezvousMethod, WORKER_SERVER_SOCKET,
 };
+use ragent_rendezvous::{ids::LocalRank, message::Admission};
 
 pub(crate) use ragent_base::sys::user_command::NOT_INHERITED;
-
-/// The job's settings for the environment of workers, the same in every round.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct EnvironmentSpec {
-    /// `TORCHELASTIC_RUN_ID`.
-    pub run_id: RunId,
-    /// `TORCHELASTIC_MAX_RESTARTS`.
-    pub max_restarts: u32,
-    /// `ROLE_NAME`.
-    pub role: String,
-    /// `LOCAL_WORLD_SIZE`.
-    pub local_world_size: u32,
-    /// `TORCHELASTIC_SIGNALS_TO_HANDLE`.
-    pub signals: String,
-    /// `OMP_NUM_THREADS`, if the user has not set it.
-    pub omp_num_threads: Option<u32>,
-    /// True if `TORCH_NCCL_ASYNC_ERROR_HANDLING` is set.
-    pub nccl_async_error_handling: bool,
-    /// `MASTER_ADDR`, if the user gave it.
-    pub master_address: Option<String>,
-    /// `TORCHELASTIC_USE_AGENT_STORE`.
-    pub shares_store: bool,
-    /// The device of each worker, if each worker sees only one.
-    pub virtual_devices: Option<VirtualDevices>,
-    /// True if the additional variables of DeepSpeed's launcher are set.
-    pub is_deepspeed: bool,
-}
 
 /// Returns the variables through which a worker reports its progress, and learns of notices. If hangs are detected, there are two more, under
 /// systemd's names. Programs that find these behave differently, so they are absent otherwise.
@@ -58,110 +30,118 @@ pub(crate) fn of_reports(
 /// The path of the socket through which a worker keeps checkpoints in memory.
 pub(crate) const MEMORY_SOCKET: &str = "RAGENT_MEMORY_SOCKET";
 
-impl EnvironmentSpec {
-    /// Returns `LOCAL_RANK`.
-    pub(crate) fn shown_rank(&self, local_rank: LocalRank) -> LocalRank {
-        if self.virtual_devices.is_some() { LocalRank(0) } else { local_rank }
-    }
+/// Returns `LOCAL_RANK`.
+pub(crate) fn shown_rank(job: &JobSpec, local_rank: LocalRank) -> LocalRank {
+    if job.virtual_devices.is_some() { LocalRank(0) } else { local_rank }
+}
 
-    /// Returns the variables of the worker with `local_rank`, in a round with this admission.
-    pub fn of_worker(
-        &self,
-        admission: &Admission,
-        local_rank: LocalRank,
-        error_file: Option<&Path>,
-    ) -> Vec<(String, OsString)> {
-        let mut env = self.of_standby(local_rank);
-        let of_round = self.of_round(admission, local_rank, error_file);
-        env.extend(of_round.into_iter().map(|(name, value)| (name.to_owned(), value)));
-        env
-    }
+/// Returns the variables of the worker with `local_rank`, in a round with this admission.
+pub(crate) fn of_worker(
+    job: &JobSpec,
+    admission: &Admission,
+    local_rank: LocalRank,
+    error_file: Option<&Path>,
+) -> Vec<(String, OsString)> {
+    let mut env = of_standby(job, local_rank);
+    let of_round = of_round(job, admission, local_rank, error_file);
+    env.extend(of_round.into_iter().map(|(name, value)| (name.to_owned(), value)));
+    env
+}
 
-    /// Returns the variables of the worker with `local_rank` that are known before a round.
-    pub(crate) fn of_standby(&self, local_rank: LocalRank) -> Vec<(String, OsString)> {
-        let shares_store = if self.shares_store { "True" } else { "False" };
-        let mut env = vec![
-            ("LOCAL_RANK", number(self.shown_rank(local_rank).0)),
-            ("ROLE_NAME", text(&self.role)),
-            ("LOCAL_WORLD_SIZE", number(self.local_world_size)),
-            ("TORCHELASTIC_MAX_RESTARTS", number(self.max_restarts)),
-            ("TORCHELASTIC_RUN_ID", text(self.run_id.as_str())),
-            ("TORCHELASTIC_USE_AGENT_STORE", text(shares_store)),
-            ("TORCHELASTIC_SIGNALS_TO_HANDLE", text(&self.signals)),
-        ];
-        env.extend(self.omp_num_threads.map(|threads| ("OMP_NUM_THREADS", number(threads))));
-        if self.is_deepspeed {
-            env.push(("LOCAL_SIZE", number(self.local_world_size)));
-        }
-        if self.nccl_async_error_handling {
-            env.push(("TORCH_NCCL_ASYNC_ERROR_HANDLING", text("1")));
-        }
-        if let Some(devices) = &self.virtual_devices
-            && let Some(device) = devices.visible.get(local_rank.0 as usize)
-        {
-            env.push(("CUDA_VISIBLE_DEVICES", text(device)));
-            if devices.hip {
-                env.push(("HIP_VISIBLE_DEVICES", text(device)));
-            }
-        }
-        env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
-    }
-
-    fn of_round(
-        &self,
-        admission: &Admission,
-        local_rank: LocalRank,
-        error_file: Option<&Path>,
-    ) -> Vec<(&'static str, OsString)> {
-        let master = self.master_address.as_deref().unwrap_or(&admission.master_address);
-        let mut env = vec![
-            ("RANK", number(admission.first_global_rank.0.saturating_add(local_rank.0))),
-            ("GROUP_RANK", number(admission.group_rank.0)),
-            ("ROLE_RANK", number(admission.first_role_rank.0.saturating_add(local_rank.0))),
-            ("WORLD_SIZE", number(admission.world_size)),
-            ("GROUP_WORLD_SIZE", number(admission.group_world_size)),
-            ("ROLE_WORLD_SIZE", number(admission.role_world_size)),
-            ("MASTER_ADDR", text(master)),
-            ("MASTER_PORT", number(admission.master_port.into())),
-            ("TORCHELASTIC_RESTART_COUNT", number(admission.restart_count)),
-            ("TORCHELASTIC_ERROR_FILE", error_file.map(OsString::from).unwrap_or_default()),
-            ("RAGENT_ROUNDS_WITHOUT_PROGRESS", number(admission.rounds_without_progress)),
-            (
-                "RAGENT_SAVED_STEP",
-                admission.saved_step.map(|step| step.to_string().into()).unwrap_or_default(),
-            ),
-        ];
-        if self.is_deepspeed {
-            env.push(("CROSS_RANK", number(admission.group_rank.0)));
-            env.push(("CROSS_SIZE", number(admission.group_world_size)));
-        }
-        env
-    }
-
-    /// The names of the variables that only a round defines. A module that reads one of them while it is imported cannot be imported before
-    /// the round. `RAGENT_SOCKET` is included, because the reports of a standby would count for the running worker. `RAGENT_NOTICE_FILE` is
-    /// included, because a notice is for running workers.
-    pub(crate) const OF_ROUND: [&str; 19] = [
-        "CROSS_RANK",
-        "CROSS_SIZE",
-        "GROUP_RANK",
-        "GROUP_WORLD_SIZE",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        MEMORY_SOCKET,
-        "RAGENT_NOTICE_FILE",
-        "RAGENT_ROUNDS_WITHOUT_PROGRESS",
-        "RAGENT_SAVED_STEP",
-        "RAGENT_SOCKET",
-        "RANK",
-        "ROLE_RANK",
-        "ROLE_WORLD_SIZE",
-        "TORCHELASTIC_ERROR_FILE",
-        "TORCHELASTIC_RESTART_COUNT",
-        FLIGHT_RECORDER_FILE,
-        WORKER_SERVER_SOCKET,
-        "WORLD_SIZE",
+/// Returns the variables of the worker with `local_rank` that are known before a round.
+pub(crate) fn of_standby(job: &JobSpec, local_rank: LocalRank) -> Vec<(String, OsString)> {
+    let shares_store = if job.shares_store { "True" } else { "False" };
+    let size = job.local_world_size.get();
+    let mut env = vec![
+        ("LOCAL_RANK", number(shown_rank(job, local_rank).0)),
+        ("ROLE_NAME", text(&job.role)),
+        ("LOCAL_WORLD_SIZE", number(size)),
+        ("TORCHELASTIC_MAX_RESTARTS", number(job.shared.max_restarts)),
+        ("TORCHELASTIC_RUN_ID", text(job.run_id.as_str())),
+        ("TORCHELASTIC_USE_AGENT_STORE", text(shares_store)),
+        ("TORCHELASTIC_SIGNALS_TO_HANDLE", text(&job.signals.text)),
     ];
+    env.extend(job.omp_num_threads.map(|threads| ("OMP_NUM_THREADS", number(threads))));
+    if is_deepspeed(job) {
+        env.push(("LOCAL_SIZE", number(size)));
+    }
+    if job.nccl_async_error_handling {
+        env.push(("TORCH_NCCL_ASYNC_ERROR_HANDLING", text("1")));
+    }
+    if let Some(devices) = &job.virtual_devices
+        && let Some(device) = devices.visible.get(local_rank.0 as usize)
+    {
+        env.push(("CUDA_VISIBLE_DEVICES", text(device)));
+        if devices.hip {
+            env.push(("HIP_VISIBLE_DEVICES", text(device)));
+        }
+    }
+    env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+fn of_round(
+    job: &JobSpec,
+    admission: &Admission,
+    local_rank: LocalRank,
+    error_file: Option<&Path>,
+) -> Vec<(&'static str, OsString)> {
+    let master = match &job.rendezvous {
+        // The address that the user gave.
+        RendezvousMethod::Static { master, .. } => &master.host,
+        _ => &admission.master_address,
+    };
+    let mut env = vec![
+        ("RANK", number(admission.first_global_rank.0.saturating_add(local_rank.0))),
+        ("GROUP_RANK", number(admission.group_rank.0)),
+        ("ROLE_RANK", number(admission.first_role_rank.0.saturating_add(local_rank.0))),
+        ("WORLD_SIZE", number(admission.world_size)),
+        ("GROUP_WORLD_SIZE", number(admission.group_world_size)),
+        ("ROLE_WORLD_SIZE", number(admission.role_world_size)),
+        ("MASTER_ADDR", text(master)),
+        ("MASTER_PORT", number(admission.master_port.into())),
+        ("TORCHELASTIC_RESTART_COUNT", number(admission.restart_count)),
+        ("TORCHELASTIC_ERROR_FILE", error_file.map(OsString::from).unwrap_or_default()),
+        ("RAGENT_ROUNDS_WITHOUT_PROGRESS", number(admission.rounds_without_progress)),
+        (
+            "RAGENT_SAVED_STEP",
+            admission.saved_step.map(|step| step.to_string().into()).unwrap_or_default(),
+        ),
+    ];
+    if is_deepspeed(job) {
+        env.push(("CROSS_RANK", number(admission.group_rank.0)));
+        env.push(("CROSS_SIZE", number(admission.group_world_size)));
+    }
+    env
+}
+
+/// The names of the variables that only a round defines. A module that reads one of them while it is imported cannot be imported before
+/// the round. `RAGENT_SOCKET` is included, because the reports of a standby would count for the running worker. `RAGENT_NOTICE_FILE` is
+/// included, because a notice is for running workers.
+pub(crate) const OF_ROUND: [&str; 19] = [
+    "CROSS_RANK",
+    "CROSS_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    MEMORY_SOCKET,
+    "RAGENT_NOTICE_FILE",
+    "RAGENT_ROUNDS_WITHOUT_PROGRESS",
+    "RAGENT_SAVED_STEP",
+    "RAGENT_SOCKET",
+    "RANK",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "TORCHELASTIC_ERROR_FILE",
+    "TORCHELASTIC_RESTART_COUNT",
+    FLIGHT_RECORDER_FILE,
+    WORKER_SERVER_SOCKET,
+    "WORLD_SIZE",
+];
+
+/// True if the additional variables of DeepSpeed's launcher are set.
+fn is_deepspeed(job: &JobSpec) -> bool {
+    matches!(job.launch_method, LaunchMethod::DeepSpeed { .. })
 }
 
 fn number(number: u32) -> OsString {
@@ -174,29 +154,33 @@ fn text(text: &str) -> OsString {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::{collections::BTreeMap, num::NonZeroU32};
 
-    use ragent_rendezvous::ids::{GlobalRank, GroupRank, RoleRank, Round, RoundId, Term};
+    use ragent_base::{
+        spec::{Endpoint, VirtualDevices},
+        testing::job_spec,
+    };
+    use ragent_rendezvous::{
+        ids::{GlobalRank, GroupRank, RoleRank, Round, RoundId, RunId, Term},
+        settings::SharedSettings,
+    };
 
     use super::*;
 
-    fn spec() -> EnvironmentSpec {
-        EnvironmentSpec {
+    const DEEPSPEED: LaunchMethod = LaunchMethod::DeepSpeed { config: None };
+
+    fn spec() -> JobSpec {
+        let job = job_spec();
+        JobSpec {
             run_id: RunId::new("job7"),
-            max_restarts: 3,
-            role: "default".into(),
-            local_world_size: 2,
-            signals: "SIGTERM,SIGINT,SIGHUP,SIGQUIT".into(),
+            shared: SharedSettings { max_restarts: 3, ..job.shared },
+            local_world_size: NonZeroU32::new(2).unwrap(),
             omp_num_threads: Some(1),
-            nccl_async_error_handling: true,
-            master_address: None,
-            shares_store: true,
-            virtual_devices: None,
-            is_deepspeed: false,
+            ..job
         }
     }
 
-    fn environment(spec: &EnvironmentSpec) -> BTreeMap<String, String> {
+    fn environment(spec: &JobSpec) -> BTreeMap<String, String> {
         let admission = Admission {
             round: RoundId { term: Term(1), round: Round(4) },
             group_rank: GroupRank(1),
@@ -212,7 +196,7 @@ mod tests {
             ..Admission::default()
         };
         let error_file = Path::new("/logs/error.json");
-        let env = spec.of_worker(&admission, LocalRank(1), Some(error_file));
+        let env = of_worker(spec, &admission, LocalRank(1), Some(error_file));
         env.into_iter().map(|(name, value)| (name, value.into_string().unwrap())).collect()
     }
 
@@ -253,8 +237,9 @@ mod tests {
     #[test]
     fn environment_by_other_flags() {
         let devices = VirtualDevices { visible: vec!["5".into(), "3".into()], hip: true };
-        let env = environment(&EnvironmentSpec {
-            master_address: Some("node0".into()),
+        let master = Endpoint { host: "node0".into(), port: 1 };
+        let env = environment(&JobSpec {
+            rendezvous: RendezvousMethod::Static { master, node_rank: 0 },
             shares_store: false,
             virtual_devices: Some(devices),
             ..spec()
@@ -274,7 +259,7 @@ mod tests {
     /// DeepSpeed's launcher sets three more variables, and all of torch's.
     #[test]
     fn environment_for_deepspeed() {
-        let mut env = environment(&EnvironmentSpec { is_deepspeed: true, ..spec() });
+        let mut env = environment(&JobSpec { launch_method: DEEPSPEED, ..spec() });
         for (name, value) in [("CROSS_RANK", "1"), ("CROSS_SIZE", "3"), ("LOCAL_SIZE", "2")] {
             assert_eq!(env.remove(name).as_deref(), Some(value), "{name}");
         }
@@ -284,8 +269,8 @@ mod tests {
     /// Exactly the variables that only a round defines are missing in a standby.
     #[test]
     fn variables_of_a_round() {
-        let spec = EnvironmentSpec { is_deepspeed: true, ..spec() };
-        let standby: BTreeMap<_, _> = spec.of_standby(LocalRank(1)).into_iter().collect();
+        let spec = JobSpec { launch_method: DEEPSPEED, ..spec() };
+        let standby: BTreeMap<_, _> = of_standby(&spec, LocalRank(1)).into_iter().collect();
         let socket = of_reports(Path::new("/run/0"), Path::new("/run/notice.json"), None);
         let all: BTreeMap<_, _> = environment(&spec)
             .into_keys()
@@ -294,6 +279,6 @@ mod tests {
             .map(|name| (name, ()))
             .collect();
         let of_round = all.keys().filter(|name| !standby.contains_key(*name));
-        assert_eq!(of_round.collect::<Vec<_>>(), EnvironmentSpec::OF_ROUND);
+        assert_eq!(of_round.collect::<Vec<_>>(), OF_ROUND);
     }
 }

@@ -322,7 +322,7 @@ fn folders_and_variables_mean_what_they_mean_here() {
 #[test]
 fn signals_of_the_user() {
     let plan = plan("--signals-to-handle SIGUSR2 --signals-to-forward SIGUSR1 t.py").unwrap();
-    assert_eq!(plan.forwarded, [Signal::SIGUSR1]);
+    assert_eq!(plan.spec.forwarded, [Signal::SIGUSR1]);
     assert!(plan.signals.contains(&Signal::SIGUSR2) && plan.signals.contains(&Signal::SIGINT));
 }
 
