@@ -88,7 +88,7 @@ use ragent_rendezvous::{ids::RoundId, limits::NUMBER_MAX, message::LINE_MAX};
 
 pub use self::{
     agent::FromAgent,
-    coordinator::{FromCoordinator, NotHere},
+    coordinator::{CoordinatorAddress, FromCoordinator},
     snapshot::state_from_json,
 };
 use crate::{

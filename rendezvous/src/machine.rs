@@ -19,8 +19,8 @@ mod gathering;
 mod handing_over;
 mod hanging;
 mod journal;
-mod keeping;
 mod looking;
+mod memory;
 mod memory_status;
 mod memory_striking;
 mod noticing;
@@ -45,7 +45,7 @@ use std::{
 };
 
 use journal::Journal;
-use keeping::Keeping;
+use memory::JobMemory;
 use registering::Welcomed;
 pub use setting_aside::ExcludedHosts;
 use tracing::{debug, info};
@@ -115,7 +115,7 @@ pub struct Rendezvous {
     looks: u64,
     /// True if members must still receive a change of the notice or of the look.
     has_guidance: bool,
-    keeping: Keeping,
+    memory: JobMemory,
 }
 
 /// The availability of this coordinator for another round.
@@ -190,7 +190,7 @@ impl Rendezvous {
             is_save_due: false,
             looks: 0,
             has_guidance: false,
-            keeping: Keeping::default(),
+            memory: JobMemory::default(),
         };
         rendezvous.roster.restore_tallies(now, &rendezvous.job_state.host_tallies);
         rendezvous.record_start(now);
@@ -504,7 +504,7 @@ impl Rendezvous {
         let Some(shared) = self.settings.shared else { return self.deadline_without_nodes() };
         let is_forming = matches!(self.phase, Phase::Gathering(_) | Phase::Regathering(_));
         let list = self.excluded_awaited_until.filter(|until| self.advanced < *until);
-        if let Some(until) = self.keeping.deadline(self.advanced).or(list).filter(|_| is_forming) {
+        if let Some(until) = self.memory.deadline(self.advanced).or(list).filter(|_| is_forming) {
             return Some(until);
         }
         match &self.phase {

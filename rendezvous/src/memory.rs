@@ -5,7 +5,7 @@
 //! 3. While the round runs, [`Holdings`] finds the newest checkpoint that is *whole*: each part is held by its
 //!    own node and by one more.
 //!
-//! Nothing here has a clock or sends a message. The machine does both (`machine/keeping.rs`).
+//! Nothing here has a clock or sends a message. The machine does both (`machine/memory.rs`).
 
 mod buddies;
 mod choose;

@@ -88,7 +88,7 @@ fn host_of(authority: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use axum::{Router, body::Body, routing::any};
-    use ragent_proto::convert::NotHere;
+    use ragent_proto::convert::CoordinatorAddress;
     use ragent_rendezvous::ids::Term;
     use tokio::sync::watch;
     use tower::ServiceExt;
@@ -97,7 +97,8 @@ mod tests {
 
     async fn status(request: axum::http::request::Builder) -> u16 {
         let endpoint = "node0.cluster:29400".to_owned();
-        let role = Role::Elsewhere(watch::channel(NotHere { term: Term(0), endpoint }).1);
+        let role =
+            Role::Elsewhere(watch::channel(CoordinatorAddress { term: Term(0), endpoint }).1);
         let guard = Guard { role: Arc::new(role), host_name: "node7".to_owned() };
         let layer = axum::middleware::from_fn_with_state(Arc::new(guard), check);
         let router: Router = Router::new().route("/", any(|| async {})).layer(layer);

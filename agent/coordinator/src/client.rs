@@ -44,7 +44,7 @@ use crate::limits;
 pub use self::reading::{
     Asked, JobPage, JournalRequest, NotFound, PageLines, StateStream, ask, ask_logs, state,
 };
-pub use self::reading::{EVENTS_PATH, STATUS_PATH, WATCH_PATH, find, job, not_here};
+pub use self::reading::{EVENTS_PATH, STATUS_PATH, WATCH_PATH, elsewhere, find, job};
 
 /// The reason why a stream failed to open, or ended.
 #[derive(Debug, thiserror::Error)]

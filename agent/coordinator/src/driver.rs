@@ -27,7 +27,7 @@ use ragent_leadership::{
 };
 use ragent_proto::{
     Proof,
-    convert::{FromCoordinator, NotHere},
+    convert::{CoordinatorAddress, FromCoordinator},
 };
 use ragent_rendezvous::{
     ExcludedHosts, Rendezvous,
@@ -45,7 +45,7 @@ use super::{
     journal::{EventJournal, JournalReader},
     listed_voters::ListedVoters,
     measures::CoordinatorMeasures,
-    paths::Paths,
+    node_reach::NodeReach,
     pause::PauseGuard,
     peer_addresses::{add_source, observed},
     persistence::Persistence,
@@ -147,7 +147,7 @@ impl Coordination {
             rendezvous,
             persistence,
             streams: OpenStreams::new(registered_nodes, proofs),
-            paths: Paths::new(),
+            node_reach: NodeReach::new(),
             effects: VecDeque::new(),
             pause: PauseGuard::default(),
             leadership,
@@ -173,7 +173,7 @@ pub(crate) struct Place {
     pub(crate) registered_nodes: watch::Sender<RegisteredNodes>,
     /// The coordinator with which the agent of this process is registered, published for other agents. A coordinator that steps down
     /// publishes its rival here.
-    pub(crate) registered: watch::Sender<NotHere>,
+    pub(crate) registered: watch::Sender<CoordinatorAddress>,
     /// True if a program lists the hosts that the user excludes.
     pub(crate) awaits_excluded: bool,
 }
@@ -195,7 +195,7 @@ pub(crate) enum CoordinatorEnd {
     /// The node in the coordinator's process has left; another voter should be elected.
     HandedOver,
     /// The coordinator has stepped down for the one at this endpoint.
-    SteppedDown(NotHere),
+    SteppedDown(CoordinatorAddress),
     /// The job had ended before, and no node of it is left.
     Forgotten,
     /// The right to coordinate has ended.
@@ -275,8 +275,8 @@ pub(crate) async fn drive(
                 None => return CoordinatorEnd::Ended,
             },
             () = driver.persistence.stored() => {}
-            tested = driver.paths.tested() => {
-                driver.paths.record(tested, |node| driver.rendezvous.knows(node));
+            tested = driver.node_reach.tested() => {
+                driver.node_reach.record(tested, |node| driver.rendezvous.knows(node));
             }
             news = news_of_voters(&mut driver.leadership, awaits_answers) => driver.handle_voters(clock::now(), news),
             () = passed(silence_due) => driver.check_silence(clock::now()),
@@ -303,7 +303,7 @@ fn describe(run_id: &RunId, other: &OtherJob) -> String {
 struct CoordinatorDriver {
     rendezvous: Rendezvous,
     streams: OpenStreams,
-    paths: Paths,
+    node_reach: NodeReach,
     persistence: Persistence,
     /// Effects that wait until the state is stored.
     effects: VecDeque<Effect>,
@@ -316,12 +316,12 @@ struct CoordinatorDriver {
     /// The reports of the members, which may become voters.
     members: MemberReports,
     /// The coordinator with which the agent of this process is registered, published for other agents.
-    registered: watch::Sender<NotHere>,
+    registered: watch::Sender<CoordinatorAddress>,
     /// The journal of this term.
     journal: EventJournal,
     measures: Arc<CoordinatorMeasures>,
     /// Another coordinator of the job. This one has stepped down for it.
-    rival: Option<NotHere>,
+    rival: Option<CoordinatorAddress>,
     /// The earliest time at which a voter that still answers may count as silent.
     silence_due: Option<Instant>,
 }
@@ -356,7 +356,7 @@ impl CoordinatorDriver {
                     {
                         let is_new = self.streams.take_newcomer(&to);
                         let is_known = |node: &_| self.rendezvous.knows(node);
-                        self.paths.handle_admitted(node, is_new, is_known);
+                        self.node_reach.handle_admitted(node, is_new, is_known);
                     }
                     self.streams.send(&to, message);
                 }
@@ -512,7 +512,7 @@ impl CoordinatorDriver {
             self.streams.is_open(peer) && unreached.round == self.rendezvous.newest_round();
         if let Some(node) = self.rendezvous.description(&peer.node).filter(|_| is_current) {
             let is_known = |node: &_| self.rendezvous.knows(node);
-            self.paths.handle_store_unreached(node, unreached, is_known);
+            self.node_reach.handle_store_unreached(node, unreached, is_known);
         }
     }
 
@@ -520,7 +520,8 @@ impl CoordinatorDriver {
     fn snapshot(&self, now: Instant) -> SharedSnapshot {
         let mut snapshot = self.rendezvous.shared_snapshot(now);
         let newest = self.rendezvous.newest_round();
-        snapshot.job.unreached = self.paths.unreached(newest, |node| self.rendezvous.knows(node));
+        snapshot.job.unreached =
+            self.node_reach.unreached(newest, |node| self.rendezvous.knows(node));
         self.listed.add_to(now, &mut snapshot.job);
         snapshot
     }
@@ -566,7 +567,7 @@ impl CoordinatorDriver {
             return;
         }
         if let Some(term) = self.rendezvous.handle_rival(now) {
-            let elsewhere = NotHere { term, endpoint: to.to_string() };
+            let elsewhere = CoordinatorAddress { term, endpoint: to.to_string() };
             self.registered.send_replace(elsewhere.clone());
             self.streams.send_elsewhere(&elsewhere);
             self.rival = Some(elsewhere);

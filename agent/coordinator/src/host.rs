@@ -13,7 +13,7 @@ use std::{collections::VecDeque, time::Instant};
 
 use ragent_base::{net::port::RegisteredNodes, sys::clock};
 use ragent_leadership::{Leader, Leadership, LeadershipCommand, Mandate, state_file::DeathNotice};
-use ragent_proto::convert::NotHere;
+use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::{
     ids::{Round, Term, VoterAddress},
     settings::Settings,
@@ -41,7 +41,7 @@ pub struct CoordinatorHost {
     /// The elected coordinator, published to the port.
     pub elected: watch::Sender<ElectedCoordinator>,
     /// The coordinator with which the agent of this process is registered, published to the port.
-    pub registered: watch::Sender<NotHere>,
+    pub registered: watch::Sender<CoordinatorAddress>,
     /// Death notices that keepers have sent.
     pub death_notices: mpsc::Receiver<DeathNotice>,
     /// The program of `--exclude-command`, with its arguments; empty if there is none.
@@ -63,7 +63,7 @@ impl CoordinatorHost {
             let is_over = match leader {
                 Leader::Here(mandate) => self.coordinate(&mandate, &mut recent).await,
                 Leader::At(endpoint, term) => {
-                    let there = ElectedCoordinator::There(NotHere { term, endpoint });
+                    let there = ElectedCoordinator::There(CoordinatorAddress { term, endpoint });
                     self.elected.send_replace(there);
                     self.wait(&mut recent).await
                 }

@@ -75,8 +75,8 @@ impl<V: View> Publisher<V> {
     ///
     /// Returns [`Refusal`] if another process coordinates, or if the job has ended.
     pub(super) async fn subscribe(self: Arc<Self>) -> Result<Frames<V::Frame>, Refusal> {
-        if let Some(not_here) = self.states.elsewhere() {
-            return Err(not_here.into());
+        if let Some(elsewhere) = self.states.elsewhere() {
+            return Err(elsewhere.into());
         }
         if let Some(sender) = &*self.lock() {
             return Ok(Frames(sender.subscribe()));

@@ -90,7 +90,7 @@ pub(super) async fn report(State(reach): State<ReachMeasurement>) -> Response {
     });
     let (snapshot, endpoint) = match role.coordinator_to_read() {
         Ok(inputs) => (driver::snapshot(&inputs).await, Vec::new()),
-        Err(not_here) => match not_here.endpoint.parse::<Endpoint>() {
+        Err(elsewhere) => match elsewhere.endpoint.parse::<Endpoint>() {
             Ok(endpoint) => {
                 let job = client::job(&endpoint, &credentials).await;
                 (job.ok().flatten().map(|job| *job), addresses_of(&endpoint).await)

@@ -16,7 +16,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use ragent_base::{net::connection_quota::ConnectionOrigin, secret::Credentials, spec::Endpoint};
-use ragent_proto::convert::NotHere;
+use ragent_proto::convert::CoordinatorAddress;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -30,7 +30,7 @@ use crate::limits;
 #[derive(Clone, Debug)]
 pub(super) enum Refusal {
     /// Another process coordinates the job.
-    NotHere(NotHere),
+    Elsewhere(CoordinatorAddress),
     /// Any other reason.
     Other(Reason),
 }
@@ -43,9 +43,9 @@ pub(super) fn unavailable(why: impl Into<String>) -> Reason {
     (StatusCode::SERVICE_UNAVAILABLE, why.into())
 }
 
-impl From<NotHere> for Refusal {
-    fn from(not_here: NotHere) -> Self {
-        Self::NotHere(not_here)
+impl From<CoordinatorAddress> for Refusal {
+    fn from(elsewhere: CoordinatorAddress) -> Self {
+        Self::Elsewhere(elsewhere)
     }
 }
 
@@ -58,7 +58,9 @@ impl From<Reason> for Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let (status, why) = match self {
-            Self::NotHere(NotHere { endpoint, .. }) => return client::not_here(&endpoint),
+            Self::Elsewhere(CoordinatorAddress { endpoint, .. }) => {
+                return client::elsewhere(&endpoint);
+            }
             Self::Other(reason) => reason,
         };
         let mut answer = (status, PAGE_HEADERS, why + "\n").into_response();
@@ -118,13 +120,13 @@ impl PageRelay {
         page: JobPage,
         asker: Asker,
     ) -> Result<Parts, Refusal> {
-        let not_here = match refusal {
-            Refusal::NotHere(not_here) if !asker.is_direct => not_here,
+        let elsewhere = match refusal {
+            Refusal::Elsewhere(elsewhere) if !asker.is_direct => elsewhere,
             refusal => return Err(refusal),
         };
         let place = self.admit(page, asker)?;
         let ask = |endpoint| async move { client::ask(&endpoint, &self.credentials, page).await };
-        let lines = self.ask(not_here, page.what(), ask).await?;
+        let lines = self.ask(elsewhere, page.what(), ask).await?;
         let (to, parts) = mpsc::channel(1);
         tokio::spawn(pass_on(lines, to, place));
         Ok(ReceiverStream::new(parts))
@@ -133,11 +135,11 @@ impl PageRelay {
     /// Asks the coordinator on another node for `what`, as a member of the job.
     pub(super) async fn ask<T, F: Future<Output = Result<Asked<T>, StreamError>>>(
         &self,
-        not_here: NotHere,
+        elsewhere: CoordinatorAddress,
         what: &str,
         ask: impl Fn(Endpoint) -> F,
     ) -> Result<T, Reason> {
-        let named = not_here.endpoint;
+        let named = elsewhere.endpoint;
         if named.is_empty() {
             return Err(unavailable("no coordinator is elected at present"));
         }

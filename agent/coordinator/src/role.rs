@@ -5,7 +5,7 @@
 //! job.
 
 use ragent_leadership::{Leadership, LeadershipCommand, state_file::DeathNotice};
-use ragent_proto::convert::NotHere;
+use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::{
     ids::{Round, RunId, Term, VoterAddress},
     known_job::KnownJob,
@@ -31,12 +31,12 @@ pub enum Role {
         /// The handle of the leadership.
         leadership: Box<Leadership>,
         /// The coordinator with which the agent of this process is registered.
-        registered: watch::Receiver<NotHere>,
+        registered: watch::Receiver<CoordinatorAddress>,
         /// The job.
         run_id: RunId,
     },
     /// This process never coordinates. It knows the newest endpoint of the coordinator.
-    Elsewhere(watch::Receiver<NotHere>),
+    Elsewhere(watch::Receiver<CoordinatorAddress>),
 }
 
 /// The process that a registration is redirected to.
@@ -45,7 +45,7 @@ pub(super) enum Elsewhere {
     /// The voters of the job; none if they are not known.
     Voters(Vec<VoterAddress>),
     /// The leader of another job; its endpoint is empty if it is not known.
-    Leader(NotHere),
+    Leader(CoordinatorAddress),
 }
 
 /// The leader of the job, as a process that may lead knows it.
@@ -56,7 +56,7 @@ pub enum ElectedCoordinator {
     /// The coordinator is in this process and has these inputs.
     Here(Inputs),
     /// Another process coordinates the job, at this endpoint.
-    There(NotHere),
+    There(CoordinatorAddress),
 }
 
 #[cfg(any(test, feature = "testing"))]
@@ -72,7 +72,7 @@ impl Role {
             elected: watch::channel(ElectedCoordinator::Here(inputs)).1,
             death_notices,
             leadership: Leadership::without_voters(Means::Fixed, &commands, leader, stored).into(),
-            registered: watch::channel(NotHere::unknown()).1,
+            registered: watch::channel(CoordinatorAddress::unknown()).1,
             run_id: RunId::new("run"),
         };
         (role, received)
@@ -90,7 +90,7 @@ impl Role {
 
     /// Returns the inputs of the coordinator in this process, or the endpoint of the coordinator elsewhere. The endpoint is empty if no
     /// coordinator is elected at present.
-    pub(super) fn coordinator(&self) -> Result<Inputs, NotHere> {
+    pub(super) fn coordinator(&self) -> Result<Inputs, CoordinatorAddress> {
         match self {
             Self::Host { elected, leadership, registered, .. } => match &*elected.borrow() {
                 ElectedCoordinator::Here(inputs) => Ok(inputs.clone()),
@@ -98,8 +98,8 @@ impl Role {
                 ElectedCoordinator::There(_) if leadership.is_fixed() => {
                     Err(registered.borrow().clone())
                 }
-                ElectedCoordinator::There(not_here) => Err(not_here.clone()),
-                ElectedCoordinator::Unknown => Err(NotHere::unknown()),
+                ElectedCoordinator::There(elsewhere) => Err(elsewhere.clone()),
+                ElectedCoordinator::Unknown => Err(CoordinatorAddress::unknown()),
             },
             Self::Elsewhere(known) => Err(known.borrow().clone()),
         }
@@ -113,13 +113,13 @@ impl Role {
     }
 
     /// Returns the same as [`Self::coordinator`], for requests that only read.
-    pub(super) fn coordinator_to_read(&self) -> Result<Inputs, NotHere> {
-        self.coordinator().map_err(|not_here| self.registered_elsewhere().unwrap_or(not_here))
+    pub(super) fn coordinator_to_read(&self) -> Result<Inputs, CoordinatorAddress> {
+        self.coordinator().map_err(|elsewhere| self.registered_elsewhere().unwrap_or(elsewhere))
     }
 
     /// Returns the coordinator with which the agent of this process is registered, if this process is not a voter. Such a process does not
     /// follow the election itself.
-    pub(super) fn registered_elsewhere(&self) -> Option<NotHere> {
+    pub(super) fn registered_elsewhere(&self) -> Option<CoordinatorAddress> {
         match self {
             Self::Host { leadership, registered, .. } if leadership.is_outside() => {
                 Some(registered.borrow().clone())
@@ -130,7 +130,7 @@ impl Role {
 
     /// Returns the coordinator's endpoint if every registration is redirected there without being read. Returns `None` if this process may
     /// lead, because a registration may then have to wait for an election.
-    pub(super) fn redirect(&self) -> Option<NotHere> {
+    pub(super) fn redirect(&self) -> Option<CoordinatorAddress> {
         match self {
             Self::Host { .. } => None,
             Self::Elsewhere(known) => Some(known.borrow().clone()),
@@ -165,7 +165,7 @@ impl Role {
             // The node repeats it with its next registration.
             leadership.try_send(LeadershipCommand::KnownJob(job.clone()));
             if own.is_none() {
-                return Some(Elsewhere::Leader(NotHere::unknown()));
+                return Some(Elsewhere::Leader(CoordinatorAddress::unknown()));
             }
         }
         self.known_elsewhere()
@@ -184,7 +184,10 @@ impl Role {
     fn known_elsewhere(&self) -> Option<Elsewhere> {
         let Self::Host { leadership, elected, .. } = self else { return None };
         if let Some((leader, term)) = leadership.leader_elsewhere() {
-            return Some(Elsewhere::Leader(NotHere { term, endpoint: leader.to_string() }));
+            return Some(Elsewhere::Leader(CoordinatorAddress {
+                term,
+                endpoint: leader.to_string(),
+            }));
         }
         let is_unknown = matches!(*elected.borrow(), ElectedCoordinator::Unknown);
         let voters = || leadership.known_job().map(|job| job.voters).unwrap_or_default();
@@ -212,13 +215,16 @@ impl Role {
 
     /// Returns the same as [`Self::coordinator`], once a coordinator is elected in a term after `lost`. If this job has one endpoint, a
     /// coordinator that has stepped down is answered at once: no later term will come.
-    pub(super) async fn wait_for_coordinator(&self, lost: Term) -> Result<Inputs, NotHere> {
+    pub(super) async fn wait_for_coordinator(
+        &self,
+        lost: Term,
+    ) -> Result<Inputs, CoordinatorAddress> {
         if let Self::Host { elected, leadership, .. } = self {
             let is_known = |elected: &ElectedCoordinator| match elected {
                 ElectedCoordinator::Unknown => false,
                 ElectedCoordinator::Here(_) => true,
-                ElectedCoordinator::There(not_here) => {
-                    leadership.is_fixed() || not_here.term > lost
+                ElectedCoordinator::There(elsewhere) => {
+                    leadership.is_fixed() || elsewhere.term > lost
                 }
             };
             // This fails if the leadership has ended, and then no coordinator is known here.
@@ -258,7 +264,7 @@ mod tests {
         let job_state = JobState { round: Round(1), ..JobState::new(JobUid::new("u")) };
         let replica = Replica { lists, job_state: Some(job_state), ..Replica::default() };
         let stored = Stored { replica, ..Stored::default() };
-        let registered = NotHere { term: Term(2), endpoint: "b:1".to_owned() };
+        let registered = CoordinatorAddress { term: Term(2), endpoint: "b:1".to_owned() };
         let member = Member { voter: VoterId(1), address: VoterAddress::new("n1:1") };
         let (leader, stored) = (watch::channel(Leader::Unknown).1, watch::channel(stored).1);
         let means = Means::Voters(member);
@@ -315,10 +321,12 @@ mod tests {
     /// coordinator may be lost.
     #[test]
     fn others_are_sent_to_the_registered_coordinator() {
-        let endpoint = |role: &Role| role.registered_elsewhere().map(|not_here| not_here.endpoint);
+        let endpoint =
+            |role: &Role| role.registered_elsewhere().map(|elsewhere| elsewhere.endpoint);
         assert_eq!(endpoint(&role(&[2])).as_deref(), Some("b:1"));
         assert_eq!(endpoint(&role(&[1, 2])), None);
-        let read = |role: &Role| role.coordinator_to_read().err().map(|not_here| not_here.endpoint);
+        let read =
+            |role: &Role| role.coordinator_to_read().err().map(|elsewhere| elsewhere.endpoint);
         assert_eq!(read(&role(&[2])).as_deref(), Some("b:1"));
         assert_eq!(read(&role(&[1, 2])).as_deref(), Some(""));
     }

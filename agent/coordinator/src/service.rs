@@ -27,7 +27,7 @@ use ragent_base::{
 use ragent_leadership::state_file;
 use ragent_proto::{
     Proof,
-    convert::{FromAgent, FromCoordinator, NotHere},
+    convert::{CoordinatorAddress, FromAgent, FromCoordinator},
     v1::{
         AgentMessage, CoordinatorMessage,
         coordination_server::{Coordination, CoordinationServer},
@@ -135,7 +135,10 @@ pub fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> (Router
 }
 
 /// Creates the routes of a process that relays the page, the status and the events of a job. `known` names a process of the job.
-pub fn relayed_pages(known: watch::Receiver<NotHere>, credentials: &Credentials) -> Router {
+pub fn relayed_pages(
+    known: watch::Receiver<CoordinatorAddress>,
+    credentials: &Credentials,
+) -> Router {
     let role = Arc::new(Role::Elsewhere(known));
     let states = Arc::new(States::new(Arc::clone(&role), Arc::default()));
     let relay = PageRelay { credentials: credentials.clone(), readers: Readers::default() };
@@ -225,8 +228,8 @@ impl Coordination for Service {
         let from = request.extensions().get::<PeerAddress>().copied();
         let read = request.extensions().get::<BodyRead>().cloned().unwrap_or_default();
         let mut messages = request.into_inner();
-        if let Some(not_here) = self.role.redirect() {
-            return Ok(redirect(not_here));
+        if let Some(elsewhere) = self.role.redirect() {
+            return Ok(redirect(elsewhere));
         }
         let first = messages.message().await?;
         let first = first
@@ -283,9 +286,9 @@ fn why_refused(
 }
 
 /// Answers a registration with the endpoint of the coordinator.
-fn redirect(not_here: NotHere) -> Response<Answers> {
-    let not_here = FromCoordinator::NotHere(not_here);
-    Response::new(Box::pin(tokio_stream::once(Ok(not_here.into()))))
+fn redirect(elsewhere: CoordinatorAddress) -> Response<Answers> {
+    let elsewhere = FromCoordinator::Elsewhere(elsewhere);
+    Response::new(Box::pin(tokio_stream::once(Ok(elsewhere.into()))))
 }
 
 /// A registration for the coordinator.
@@ -348,16 +351,16 @@ async fn pass_on(
         }
         () = pending.answers.closed() => return,
     };
-    match coordinator.unwrap_or_else(|_| Err(NotHere::unknown())) {
+    match coordinator.unwrap_or_else(|_| Err(CoordinatorAddress::unknown())) {
         Ok(inputs) => {
             // The job may have ended.
             if let Ok(taken) = pending.send(&inputs).await {
                 taken.forward(messages, inputs).await;
             }
         }
-        Err(not_here) => {
+        Err(elsewhere) => {
             // The agent may have ended the stream.
-            let _ = pending.answers.send(FromCoordinator::NotHere(not_here)).await;
+            let _ = pending.answers.send(FromCoordinator::Elsewhere(elsewhere)).await;
         }
     }
 }
@@ -365,20 +368,20 @@ async fn pass_on(
 /// Redirects a registration: to the voters of the job, to the leader of another job, or to the coordinator of this process's own agent.
 async fn send_elsewhere(role: &Role, elsewhere: Elsewhere, pending: &PendingRegistration) {
     let PendingRegistration { registration, answers, .. } = pending;
-    let not_here = match elsewhere {
+    let elsewhere = match elsewhere {
         Elsewhere::Leader(leader) => leader,
         // A node that knows a job with a round finds its leader through the voters of that job instead.
         Elsewhere::Voters(voters) if voters.is_empty() && registration.job.is_none() => {
-            role.registered_elsewhere().unwrap_or_else(NotHere::unknown)
+            role.registered_elsewhere().unwrap_or_else(CoordinatorAddress::unknown)
         }
         Elsewhere::Voters(voters) => {
             if !voters.is_empty() {
                 let _ = answers.send(FromCoordinator::Message(ToNode::Voters(voters))).await;
             }
-            NotHere::unknown()
+            CoordinatorAddress::unknown()
         }
     };
-    let _ = answers.send(FromCoordinator::NotHere(not_here)).await;
+    let _ = answers.send(FromCoordinator::Elsewhere(elsewhere)).await;
 }
 
 /// Passes an agent's messages on until its stream ends.
@@ -432,7 +435,7 @@ mod tests {
     fn elsewhere() -> Role {
         // No coordinator is known.
         let endpoint = String::new();
-        Role::Elsewhere(watch::channel(NotHere { term: Term(0), endpoint }).1)
+        Role::Elsewhere(watch::channel(CoordinatorAddress { term: Term(0), endpoint }).1)
     }
 
     async fn get_status(router: Router, path: &str) -> StatusCode {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ragent_base::net::refusals::Refusals;
-use ragent_proto::convert::NotHere;
+use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::snapshot::{JobCounts, Snapshot};
 
 use super::{
@@ -48,7 +48,7 @@ impl States {
     }
 
     /// Returns the process that coordinates, if it is another one.
-    pub(super) fn elsewhere(&self) -> Option<NotHere> {
+    pub(super) fn elsewhere(&self) -> Option<CoordinatorAddress> {
         self.role.coordinator_to_read().err()
     }
 

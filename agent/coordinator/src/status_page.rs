@@ -13,7 +13,7 @@ use axum::{
     routing::get,
 };
 use ragent_base::report::status_text::{self, Rows};
-use ragent_proto::convert::NotHere;
+use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::snapshot::Snapshot;
 
 use super::{
@@ -45,7 +45,7 @@ impl StatusPage {
     pub(super) async fn text(&self) -> Result<String, Reason> {
         let state = match self.states.get().await {
             Ok(state) => state,
-            Err(Refusal::NotHere(not_here)) => self.elsewhere(not_here).await?,
+            Err(Refusal::Elsewhere(elsewhere)) => self.elsewhere(elsewhere).await?,
             Err(Refusal::Other(reason)) => return Err(reason),
         };
         Ok(status_text::text(&state.snapshot, Rows::Folded))
@@ -54,19 +54,21 @@ impl StatusPage {
     /// Returns the state. Unless the request is direct, it may come from another process.
     async fn state(&self, is_direct: bool) -> Result<Arc<JsonState>, Refusal> {
         match self.states.get().await {
-            Err(Refusal::NotHere(not_here)) if !is_direct => Ok(self.elsewhere(not_here).await?),
+            Err(Refusal::Elsewhere(elsewhere)) if !is_direct => {
+                Ok(self.elsewhere(elsewhere).await?)
+            }
             state => state,
         }
     }
 
-    async fn elsewhere(&self, not_here: NotHere) -> Result<Arc<JsonState>, Reason> {
+    async fn elsewhere(&self, elsewhere: CoordinatorAddress) -> Result<Arc<JsonState>, Reason> {
         let ask = |endpoint| async move {
             Ok(match client::state(&endpoint, &self.relay.credentials).await? {
                 Asked::Here(snapshot) => Asked::Here(Arc::new(JsonState::new(*snapshot))),
                 Asked::Elsewhere(named) => Asked::Elsewhere(named),
             })
         };
-        self.elsewhere.get(self.relay.ask(not_here, JobPage::State.what(), ask)).await
+        self.elsewhere.get(self.relay.ask(elsewhere, JobPage::State.what(), ask)).await
     }
 }
 

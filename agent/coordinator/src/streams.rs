@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, mem};
 
 use ragent_base::net::{connection::PeerAddress, port::RegisteredNodes};
-use ragent_proto::convert::{FromCoordinator, NotHere};
+use ragent_proto::convert::{CoordinatorAddress, FromCoordinator};
 use ragent_rendezvous::{
     ids::Peer,
     limits::NODES_MAX,
@@ -92,10 +92,10 @@ impl OpenStreams {
     }
 
     /// Sends the coordinator's new endpoint to all agents.
-    pub(super) fn send_elsewhere(&mut self, not_here: &NotHere) {
+    pub(super) fn send_elsewhere(&mut self, elsewhere: &CoordinatorAddress) {
         // An agent that does not keep up registers again, and receives the endpoint then.
         self.open.retain(|_, stream| {
-            stream.answers.try_send(FromCoordinator::NotHere(not_here.clone())).is_ok()
+            stream.answers.try_send(FromCoordinator::Elsewhere(elsewhere.clone())).is_ok()
         });
     }
 

@@ -56,7 +56,7 @@ use self::{
 pub use crate::wait_reports::WaitReport;
 use crate::{
     health::NodeHealth,
-    memory::{MemorySettings, PartKeeper},
+    memory::{MemorySettings, NodeMemory},
     signal::Signal,
     wait_reports::WaitReports,
 };
@@ -144,7 +144,7 @@ pub struct Agent {
     unreached_store: Option<StoreUnreached>,
     notices: Notices,
     looks: Looks,
-    memory: PartKeeper,
+    memory: NodeMemory,
     /// The newest round in which memory went off, as the user knows.
     memory_off_in: RoundId,
     effects: VecDeque<Effect>,
@@ -177,7 +177,7 @@ impl Agent {
             unreached_store: None,
             notices: Notices::default(),
             looks: Looks::default(),
-            memory: PartKeeper::new(settings.memory.clone(), settings.seed),
+            memory: NodeMemory::new(settings.memory.clone(), settings.seed),
             memory_off_in: RoundId::default(),
             effects: VecDeque::from([Effect::Local(Action::OpenStore)]),
             settings,

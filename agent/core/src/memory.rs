@@ -55,7 +55,7 @@ use self::{
 
 /// Keeps the checkpoints in the memory of this node.
 #[derive(Debug)]
-pub struct PartKeeper {
+pub struct NodeMemory {
     settings: MemorySettings,
     /// The round in which this node has a place.
     round: Option<KeeperRound>,
@@ -140,7 +140,7 @@ const SHORT_MAX: u32 = 3;
 /// The number of blocks that are sent or fetched at once. Other agents refuse more.
 const TRANSFERS_MAX: usize = 4;
 
-impl PartKeeper {
+impl NodeMemory {
     /// Creates a keeper that holds nothing. `seed` decides the jitter.
     pub fn new(settings: MemorySettings, seed: u64) -> Self {
         let pauses = Pauses::new(copying::RETRY_FIRST, copying::RETRY_MAX, seed);

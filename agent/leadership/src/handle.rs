@@ -15,7 +15,7 @@ use std::{
 
 use ragent_base::{net::port::PassedConnection, spec::Endpoint};
 use ragent_election::election::{self, OtherJob, message::Replica};
-use ragent_proto::convert::NotHere;
+use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::{
     grant::Grant,
     heir::{Member, MembersReport, Successor},
@@ -247,7 +247,7 @@ pub enum LeadershipCommand {
     /// A registration shows that these jobs have ended.
     Ended(Vec<JobUid>),
     /// The process at this endpoint leads the job, which has no round here. This process should step down and join that job.
-    StepDown(NotHere),
+    StepDown(CoordinatorAddress),
     /// The agent of this process is registered for this job, with the coordinator at this address, which may make this process a voter.
     /// `None`: it is no longer registered.
     Registered(Option<(JobUid, IpAddr)>),

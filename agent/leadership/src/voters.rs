@@ -17,8 +17,8 @@ mod frames;
 mod incoming;
 mod limits;
 mod outgoing;
-mod reach;
 mod state_loss;
+mod voter_reach;
 
 use std::{io, net::IpAddr, thread};
 

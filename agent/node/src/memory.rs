@@ -1,6 +1,6 @@
 //! Keeps checkpoints of workers in memory, and sends them to other agents.
 //!
-//! The machine [`PartKeeper`](ragent_core::memory) decides. [`MemoryService`] carries out its effects, and reports what happens:
+//! The machine [`NodeMemory`](ragent_core::memory) decides. [`MemoryService`] carries out its effects, and reports what happens:
 //!
 //! - `worker_sockets` has the requests of workers, as `worker_messages` describes them.
 //! - `buffers` has the content, in files that exist only in memory.

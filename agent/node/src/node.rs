@@ -11,5 +11,5 @@ mod limits;
 pub mod node_id;
 mod proof_of_id;
 mod repeated_signals;
-mod store_path;
+mod store_reach;
 pub mod worker_stores;

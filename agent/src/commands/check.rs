@@ -124,7 +124,8 @@ impl Check {
         find_torch(&spec)?;
         // Its workers are started once, so PET_STANDBY would only delay them.
         spec.standby.clear();
-        spec.command.title = run::CHECK.to_owned();
+        spec.command.title = "ragent check".to_owned();
+        spec.output.announces_success = false;
         let _is_running = self.limit_end()?;
         let code = run::launch(spec, log)?;
         match fs::read_to_string(self.folder.join(VERDICT)) {

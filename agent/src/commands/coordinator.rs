@@ -33,7 +33,7 @@ use ragent_node::{
     },
     node::node_id::new_node_id,
 };
-use ragent_proto::convert::NotHere;
+use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::{
     ids::RunId,
     settings::{Leases, NodeRange, Settings, Timeouts},
@@ -131,7 +131,7 @@ fn host(
         settings: settings(run_id, process.to_string(), list.count_for(nodes)),
         endpoint: own.endpoint,
         // There is no agent in this process.
-        registered: watch::Sender::new(NotHere::unknown()),
+        registered: watch::Sender::new(CoordinatorAddress::unknown()),
     };
     Ok(host_voter(port, coordinator, spec)?)
 }

@@ -29,7 +29,7 @@ use ragent_base::{
 };
 use ragent_coordinator::service;
 use ragent_node::endpoint::{HostOrJoinError, LocateError};
-use ragent_proto::convert::NotHere;
+use ragent_proto::convert::CoordinatorAddress;
 use tokio::sync::{Mutex, watch};
 
 use self::gate::Gate;
@@ -100,22 +100,22 @@ fn print_address(address: SocketAddr, found: &FoundJob, token: &str) -> Result<(
 
 /// Returns the pages of a job, which only the browser with the token or the cookie can read.
 fn pages(job: JobEndpoint, credentials: AskerCredentials, found: FoundJob, gate: Gate) -> Router {
-    let (known, role) = watch::channel(not_here(&found));
+    let (known, role) = watch::channel(elsewhere(&found));
     let finder = Finder { job, credentials, known, last: Mutex::new(clock::now()) };
     service::relayed_pages(role, &found.credentials)
         .layer(middleware::from_fn_with_state(Arc::new(finder), follow))
         .layer(middleware::from_fn_with_state(Arc::new(gate), gate::check))
 }
 
-fn not_here(found: &FoundJob) -> NotHere {
-    NotHere { term: found.snapshot.term, endpoint: found.endpoint.to_string() }
+fn elsewhere(found: &FoundJob) -> CoordinatorAddress {
+    CoordinatorAddress { term: found.snapshot.term, endpoint: found.endpoint.to_string() }
 }
 
 /// Finds the coordinator of the job again whenever the last one does not answer.
 struct Finder {
     job: JobEndpoint,
     credentials: AskerCredentials,
-    known: watch::Sender<NotHere>,
+    known: watch::Sender<CoordinatorAddress>,
     /// The time of the last search.
     last: Mutex<Instant>,
 }
@@ -130,7 +130,7 @@ impl Finder {
         }
         clock::until(Some(*last + SEARCH_INTERVAL)).await;
         if let Ok(found) = find_coordinator(self.job.clone(), &self.credentials).await {
-            self.known.send_replace(not_here(&found));
+            self.known.send_replace(elsewhere(&found));
         }
         *last = clock::now();
     }

@@ -40,13 +40,13 @@ use ragent_node::{
     },
     notices::{self, NoticeRequest, NoticeSocket},
     workers::{
-        driver::{self as supervisor_driver, SupervisorCommand, SupervisorHandle},
+        driver::{self as supervisor_driver, WorkersCommand, WorkersHandle},
         gloo_interface,
         health::timers::TimerPipe,
-        spec::{GivenLimits, SupervisorSpec},
+        spec::{GivenLimits, WorkersSpec},
     },
 };
-use ragent_proto::convert::NotHere;
+use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::{
     ids::RunId,
     message::{JobResult, Outcome, RefuseReason},
@@ -65,9 +65,6 @@ use super::{
 
 /// The time that the keeper may take to end.
 const KEEPER_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The title of the job of `ragent check`. Its success is not announced, since its nodes may be bad.
-pub(super) const CHECK: &str = "ragent check";
 
 /// The end of a job that has succeeded.
 pub(super) struct Success {
@@ -316,7 +313,7 @@ async fn launch_on_runtime(
     // It would keep the supervisor running.
     forwarding.abort();
     // Ends the keeper, and with it all remaining processes.
-    let SupervisorHandle { commands, events, task, .. } = supervisor;
+    let WorkersHandle { commands, events, task, .. } = supervisor;
     drop((commands, events));
     if tokio::time::timeout(KEEPER_TIMEOUT, task).await.is_err() {
         warn!("the keeper process did not end in time; processes of this node may remain");
@@ -327,7 +324,7 @@ async fn launch_on_runtime(
         Ending::Closed(outcome) if outcome.result == JobResult::Succeeded => {
             info!(run_id = %spec.run_id, has_run = end.has_run, "the job has succeeded");
             let lines = RoundLines::new(&spec.shared, spec.output.first_node_lines);
-            let line = lines.succeeded().filter(|_| spec.command.title != CHECK);
+            let line = lines.succeeded().filter(|_| spec.output.announces_success);
             line.iter().for_each(|line| telemetry::line(line));
             if !end.has_run {
                 telemetry::line("the job needed no more nodes: nothing was run on this node");
@@ -414,10 +411,10 @@ impl Drop for NoticeSources {
 }
 
 /// Passes signals on to the workers.
-async fn forward(mut signals: mpsc::Receiver<Signal>, commands: mpsc::Sender<SupervisorCommand>) {
+async fn forward(mut signals: mpsc::Receiver<Signal>, commands: mpsc::Sender<WorkersCommand>) {
     while let Some(signal) = signals.recv().await {
         info!(%signal, "signal received; forwarding it to the workers");
-        if commands.send(SupervisorCommand::Forward(signal)).await.is_err() {
+        if commands.send(WorkersCommand::Forward(signal)).await.is_err() {
             return;
         }
     }
@@ -426,7 +423,7 @@ async fn forward(mut signals: mpsc::Receiver<Signal>, commands: mpsc::Sender<Sup
 /// Finds or becomes the coordinator, and stays registered until the end.
 async fn take_part(
     spec: &Arc<JobSpec>,
-    supervisor: &mut SupervisorHandle,
+    supervisor: &mut WorkersHandle,
     signals: &mut mpsc::Receiver<Signal>,
     notices: &mut NoticeSources,
     log: &Log,
@@ -442,7 +439,7 @@ async fn take_part(
     let mut service_manager = ServiceManager::of_this_process(clock::now());
     service_manager.report_looking(&spec.rendezvous.endpoint_text());
     let socket = notices.socket.as_ref().map(|socket| socket.path().to_owned());
-    let registration = AgentFile::new(&looking(spec, socket.as_deref(), None))
+    let file = AgentFile::new(&looking(spec, socket.as_deref(), None))
         .inspect_err(|error| {
             warn!(
                 %error,
@@ -452,7 +449,7 @@ async fn take_part(
         })
         .ok();
     let waits = |cause: &str| {
-        renew(registration.as_ref(), &looking(spec, socket.as_deref(), Some(cause)));
+        renew(file.as_ref(), &looking(spec, socket.as_deref(), Some(cause)));
     };
     let mut services = tokio::select! {
         services = host_or_join(spec, &stores, waits) => services?,
@@ -463,8 +460,8 @@ async fn take_part(
     if let Some(metrics) = metrics {
         metrics.handle_found(services.metrics());
     }
-    let registrations = registered(spec, socket.as_deref(), &services.name);
-    renew(registration.as_ref(), &registrations);
+    let agent = registered(spec, socket.as_deref(), &services.name);
+    renew(file.as_ref(), &agent);
     let stores = WorkerStores::new(stores, services.store_port_mode(spec));
     let memory = services.memory_service(spec);
     let since = (!spec.is_first_start()).then_some(began);
@@ -472,7 +469,7 @@ async fn take_part(
     let mut coordinator = services.coordinator();
     let ending = tokio::select! {
         ending = agent_driver::drive(agent, (stores, memory), supervisor, signals, &mut notices.queue, &mut service_manager) => ending,
-        never = keep_registered(registration.as_ref(), spec, socket.as_deref(), &mut coordinator) => match never {},
+        never = keep_file_current(file.as_ref(), spec, socket.as_deref(), &mut coordinator) => match never {},
     };
     service_manager.report_stopping();
     if let Some(hosted) = services.hosted() {
@@ -527,21 +524,21 @@ fn left(signal: Signal) -> agent_driver::NodeEnd {
     }
 }
 
-/// Keeps the coordinator's endpoint in the registration up to date, for `ragent status` on this machine.
-async fn keep_registered(
-    registration: Option<&AgentFile>,
+/// Keeps the coordinator's endpoint in the file of this agent up to date, for `ragent status` on this machine.
+async fn keep_file_current(
+    file: Option<&AgentFile>,
     spec: &JobSpec,
     socket: Option<&Path>,
-    coordinator: &mut watch::Receiver<NotHere>,
+    coordinator: &mut watch::Receiver<CoordinatorAddress>,
 ) -> Infallible {
     while coordinator.changed().await.is_ok() {
         let endpoint = coordinator.borrow_and_update().endpoint.clone();
-        renew(registration, &registered(spec, socket, &endpoint));
+        renew(file, &registered(spec, socket, &endpoint));
     }
     std::future::pending().await
 }
 
-/// Returns the registration of this agent before it has found its coordinator, with the reason.
+/// Returns the content of the file of this agent before it has found its coordinator, with the reason.
 fn looking(spec: &JobSpec, socket: Option<&Path>, cause: Option<&str>) -> RunningAgent {
     let stage = match spec.rendezvous {
         RendezvousMethod::Search(_) => Stage::Searching,
@@ -556,7 +553,7 @@ fn looking(spec: &JobSpec, socket: Option<&Path>, cause: Option<&str>) -> Runnin
     RunningAgent { notices: socket.map(Path::to_owned), ..agent }
 }
 
-/// Returns the registration of this agent. `endpoint` is the coordinator's, and the registration lists all voters, since any of them can
+/// Returns the content of the file of this agent. `endpoint` is the coordinator's, and the file lists all voters, since any of them can
 /// answer and another one may coordinate the job later.
 fn registered(spec: &JobSpec, socket: Option<&Path>, endpoint: &str) -> RunningAgent {
     let text = match &spec.rendezvous {
@@ -571,9 +568,9 @@ fn registered(spec: &JobSpec, socket: Option<&Path>, endpoint: &str) -> RunningA
     RunningAgent { notices: socket.map(Path::to_owned), ..agent }
 }
 
-fn renew(registration: Option<&AgentFile>, agent: &RunningAgent) {
-    if let Some(Err(error)) = registration.map(|registration| registration.renew(agent)) {
-        debug!(%error, "failed to update the registration");
+fn renew(file: Option<&AgentFile>, agent: &RunningAgent) {
+    if let Some(Err(error)) = file.map(|file| file.renew(agent)) {
+        debug!(%error, "failed to update the file of this agent");
     }
 }
 
@@ -617,8 +614,8 @@ fn supervisor_spec(
     logs: LogFolder,
     console: Console,
     measures: Arc<NodeMeasures>,
-) -> Result<SupervisorSpec, LaunchError> {
-    Ok(SupervisorSpec {
+) -> Result<WorkersSpec, LaunchError> {
+    Ok(WorkersSpec {
         events: EventLog::new(&console, Arc::clone(spec), ThisHost.name()),
         measures,
         timer_pipe: timer_pipe(spec.timers.as_ref())?,

@@ -52,9 +52,9 @@ use ragent_node::{
         driver::{self, AgentSpec},
         worker_stores::{StorePortMode, WorkerStores},
     },
-    workers::driver::{SupervisorCommand, SupervisorEvent, SupervisorHandle},
+    workers::driver::{WorkersCommand, WorkersEvent, WorkersHandle},
 };
-use ragent_proto::convert::NotHere;
+use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::{
     ids::{LocalRank, NodeId, RoundId, RunId},
     message::{Admission, KnownRound, NodeDescription, StepSource, WorkerEnd, WorkerFailure},
@@ -363,7 +363,7 @@ async fn run_agent(
     let (_send_signal, mut signals) = mpsc::channel(1);
     let task = tokio::spawn(supervise(orders, failures, reports, crowd));
     let (_, health) = watch::channel(ragent_core::health::NodeHealth::default());
-    let mut supervisor = SupervisorHandle { commands, events, health, task };
+    let mut supervisor = WorkersHandle { commands, events, health, task };
     let mut nobody = ServiceManager::default();
     let (_notices, mut notices) = mpsc::channel(1);
     let memory = MemoryService::new(MemoryServiceSettings {
@@ -393,9 +393,9 @@ async fn run_agent(
 
 /// Handles an agent's commands, without any workers.
 async fn supervise(
-    mut orders: mpsc::Receiver<SupervisorCommand>,
+    mut orders: mpsc::Receiver<WorkersCommand>,
     mut failures: mpsc::Receiver<()>,
-    reports: mpsc::Sender<SupervisorEvent>,
+    reports: mpsc::Sender<WorkersEvent>,
     (admitted, renewed, number, makes_steps): ToCrowd,
 ) {
     let (mut group, mut step) = (None, 0);
@@ -404,28 +404,28 @@ async fn supervise(
         tokio::select! {
             order = orders.recv() => match order {
                 None => return,
-                Some(SupervisorCommand::Start { admission, .. }) => {
+                Some(WorkersCommand::Start { admission, .. }) => {
                     let _ = admitted.send((admission.round, now())).await;
                     group = Some(admission);
                 }
-                Some(SupervisorCommand::Stop { .. } | SupervisorCommand::Kill) if group.take().is_some() => {
-                    let _ = reports.send(SupervisorEvent::Finished(GroupEnd::Stopped)).await;
+                Some(WorkersCommand::Stop { .. } | WorkersCommand::Kill) if group.take().is_some() => {
+                    let _ = reports.send(WorkersEvent::Finished(GroupEnd::Stopped)).await;
                 }
-                Some(SupervisorCommand::Renew(_)) => {
+                Some(WorkersCommand::Renew(_)) => {
                     // Only the measurement of a pause uses it, and the next renewal follows soon.
                     let _ = renewed.try_send(number);
                     if makes_steps && group.is_some() {
                         step += 1;
                         let (source, total, at) = (StepSource::Reported, Some(100_000), now());
                         let steps = NodeSteps { source, lowest: step, highest: step, total, at };
-                        let _ = reports.send(SupervisorEvent::Steps(steps)).await;
+                        let _ = reports.send(WorkersEvent::Steps(steps)).await;
                     }
                 }
                 Some(_) => {}
             },
             Some(()) = failures.recv() => if let Some(admission) = group.take() {
-                let _ = reports.send(SupervisorEvent::Failed(Box::new(failure(&admission)))).await;
-                let _ = reports.send(SupervisorEvent::Finished(GroupEnd::Stopped)).await;
+                let _ = reports.send(WorkersEvent::Failed(Box::new(failure(&admission)))).await;
+                let _ = reports.send(WorkersEvent::Finished(GroupEnd::Stopped)).await;
             },
         }
     }
@@ -475,7 +475,7 @@ fn agent(number: u32, coordinators: &Coordinators, shared: SharedSettings) -> Ag
             seed: u64::from(number),
         },
         state_file: None,
-        not_here: watch::channel(NotHere::unknown()).0,
+        elsewhere: watch::channel(CoordinatorAddress::unknown()).0,
     }
 }
 

@@ -31,12 +31,12 @@ pub enum FromCoordinator {
     /// The node id of the registration belongs to another agent: its proof is missing or wrong.
     OtherAgent,
     /// The dialed agent belongs to the job, but does not host its coordinator.
-    NotHere(NotHere),
+    Elsewhere(CoordinatorAddress),
 }
 
 /// The coordinator's location, as another agent knows it.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct NotHere {
+pub struct CoordinatorAddress {
     /// The newest term that the answering agent knows.
     pub term: Term,
     /// The endpoint of the coordinator with which that agent is registered; empty if no coordinator is
@@ -44,14 +44,14 @@ pub struct NotHere {
     pub endpoint: String,
 }
 
-impl NotHere {
+impl CoordinatorAddress {
     /// Returns the answer of a voter while no coordinator is elected.
     pub fn unknown() -> Self {
         Self { term: Term(0), endpoint: String::new() }
     }
 }
 
-message!(NotHere, v1::NotHere, "not_here", { term: Same, endpoint: Name });
+message!(CoordinatorAddress, v1::NotHere, "not_here", { term: Same, endpoint: Name });
 
 message!(Explanation, v1::Explanation, "incomplete", {
     kind: Name,
@@ -62,7 +62,7 @@ impl From<FromCoordinator> for v1::CoordinatorMessage {
     fn from(message: FromCoordinator) -> Self {
         use coordinator_message::Message;
         let message = match message {
-            FromCoordinator::NotHere(not_here) => Message::NotHere(not_here.into()),
+            FromCoordinator::Elsewhere(address) => Message::NotHere(address.into()),
             FromCoordinator::Welcomed(welcome, Proof(proof)) => {
                 Message::Welcome(v1::Welcome { proof: proof.to_vec(), ..welcome.into() })
             }
@@ -104,7 +104,7 @@ impl TryFrom<v1::CoordinatorMessage> for FromCoordinator {
     fn try_from(message: v1::CoordinatorMessage) -> Result<Self, Malformed> {
         use coordinator_message::Message;
         Ok(Self::Message(match required(message.message, "message")? {
-            Message::NotHere(not_here) => return Ok(Self::NotHere(not_here.try_into()?)),
+            Message::NotHere(address) => return Ok(Self::Elsewhere(address.try_into()?)),
             Message::Welcome(welcome) => {
                 let proof = Proof::from_wire(&welcome.proof);
                 let proof = proof.ok_or(Malformed::OutOfRange("welcome.proof"))?;

@@ -394,9 +394,9 @@ fn from_coordinator() -> Vec<FromCoordinator> {
     }));
     all.extend(refusals.into_iter().map(ToNode::Refuse));
     all.extend(assignments().into_iter().map(ToNode::Assignment));
-    let not_here = NotHere { term: Term(3), endpoint: "node0:29400".to_owned() };
+    let elsewhere = CoordinatorAddress { term: Term(3), endpoint: "node0:29400".to_owned() };
     let mut all: Vec<_> = all.into_iter().map(FromCoordinator::Message).collect();
-    all.push(FromCoordinator::NotHere(not_here));
+    all.push(FromCoordinator::Elsewhere(elsewhere));
     all.push(FromCoordinator::Welcomed(welcome, Proof([8; 16])));
     all.push(FromCoordinator::OtherAgent);
     all

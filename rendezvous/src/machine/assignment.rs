@@ -64,7 +64,7 @@ impl Rendezvous {
             Phase::Running(running) => match running.group.held(id) {
                 Some(GroupMember { rank, .. }) => {
                     let admission = running.group.table.as_ref()?.admission(rank)?;
-                    Some(Assignment::Admit(self.keeping.complete(admission)))
+                    Some(Assignment::Admit(self.memory.complete(admission)))
                 }
                 None => Some(self.outsider(id, node)),
             },

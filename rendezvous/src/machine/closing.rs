@@ -108,7 +108,7 @@ impl Rendezvous {
         self.job_state.free_rounds = 0;
         self.job_state.early_free_rounds = 0;
         self.job_state.training = Training::default();
-        self.keeping = self.keeping.of_new_run();
+        self.memory = self.memory.of_new_run();
         self.roster.forget_tallies();
         self.record_new_run();
         self.remember();

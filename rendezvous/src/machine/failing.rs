@@ -274,9 +274,9 @@ impl Rendezvous {
 
     /// Returns the newest step that all ranks have saved, or that is whole in memory.
     fn newest_saved(&self) -> Option<u64> {
-        let whole = self.keeping.whole_since.map(|(checkpoint, _)| checkpoint.step);
+        let whole = self.memory.whole_since.map(|(checkpoint, _)| checkpoint.step);
         // A coordinator that has taken over has seen none become whole.
-        let planned = self.keeping.plan.as_ref().map(|plan| plan.checkpoint.step);
+        let planned = self.memory.plan.as_ref().map(|plan| plan.checkpoint.step);
         whole.max(planned).max(self.job_state.training.saved_step)
     }
 

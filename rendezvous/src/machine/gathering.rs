@@ -166,7 +166,7 @@ impl Rendezvous {
     /// no node could change this by itself.
     pub(super) fn complete(&mut self, now: Instant, shared: SharedSettings) -> bool {
         let awaits_list = self.excluded_awaited_until.is_some_and(|until| now < until);
-        if awaits_list || self.keeping.is_waiting(now) {
+        if awaits_list || self.memory.is_waiting(now) {
             return false;
         }
         let room = shared.nodes.fit(self.candidates(shared));
@@ -231,7 +231,7 @@ impl Rendezvous {
             table.replaced.get_or_insert_with(|| Replaced { host, by: by.clone() });
             self.event_of(None, id, EventKind::NodeReplaced { by });
         }
-        self.begin_keeping(now, round, &table, checkpoint);
+        self.begin_memory(now, round, &table, checkpoint);
         self.remember();
         let group = Group::new(now, round, table, newcomers_to_a_group);
         self.enter(Phase::Running(Running {

@@ -171,7 +171,7 @@ impl Rendezvous {
     /// Returns the reason for which ragent itself makes the workers wait, if there is one.
     pub(super) fn own_wait(&self) -> Option<OwnWait> {
         let Phase::Running(running) = &self.phase else { return None };
-        if let Some((id, rank)) = self.keeping.waits_for_buffer() {
+        if let Some((id, rank)) = self.memory.waits_for_buffer() {
             let to = running.group.member(id).and_then(|member| self.buddy_host(member.rank));
             return Some(OwnWait::Memory { rank, to });
         }

@@ -61,20 +61,20 @@ impl Rendezvous {
     /// Returns the state of the checkpoints in memory; `None` if the script has saved none.
     pub(super) fn memory_status(&self, now: Instant) -> Option<MemoryStatus> {
         let off = self.memory_off();
-        if !self.keeping.has_reports && off.is_none() {
+        if !self.memory.has_reports && off.is_none() {
             return None;
         }
-        let reported = self.keeping.reported.get_or_init(|| self.reported());
+        let reported = self.memory.reported.get_or_init(|| self.reported());
         let is_void = |id: &CheckpointId| self.job_state.training.is_void(*id);
-        let planned = self.keeping.plan.as_ref().map(|plan| plan.checkpoint);
-        let newest = self.keeping.whole.max(planned).filter(|id| !is_void(id));
+        let planned = self.memory.plan.as_ref().map(|plan| plan.checkpoint);
+        let newest = self.memory.whole.max(planned).filter(|id| !is_void(id));
         let used = reported.has_parts || reported.waits.is_some() || newest.is_some();
         // After a strike, no node holds a part.
         if !used && off.is_none() && self.job_state.training.struck().is_none() {
             return None;
         }
-        let is_copied = newest.is_some_and(|id| self.keeping.holdings.is_copied(id));
-        let since = self.keeping.whole_since.filter(|(id, _)| Some(*id) == newest);
+        let is_copied = newest.is_some_and(|id| self.memory.holdings.is_copied(id));
+        let since = self.memory.whole_since.filter(|(id, _)| Some(*id) == newest);
         let mut text = self.memory_text(off, reported, newest, is_copied);
         if let Some(text) = &mut text {
             text.truncate(text.floor_char_boundary(LINE_MAX));
@@ -87,8 +87,8 @@ impl Rendezvous {
             needed: reported.needed,
             limit: reported.limit,
             bytes: reported.bytes,
-            copy_ms: self.keeping.copy_time.map(millis),
-            waited_ms: millis(self.keeping.waited.until(now)),
+            copy_ms: self.memory.copy_time.map(millis),
+            waited_ms: millis(self.memory.waited.until(now)),
             text,
         })
     }
@@ -147,7 +147,7 @@ impl Rendezvous {
 
     fn struck_text(&self) -> Option<String> {
         let step = grouped(self.job_state.training.struck()?.step);
-        Some(match self.keeping.struck {
+        Some(match self.memory.struck {
             Some(StrikeReason::Failures) => format!("struck off: two failures after step {step}"),
             Some(StrikeReason::Sum) => format!("struck off: the checksum of step {step} is wrong"),
             Some(StrikeReason::Script) => format!("struck off: the script has refused step {step}"),

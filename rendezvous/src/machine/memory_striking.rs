@@ -29,15 +29,15 @@ const KILLS_MAX: u32 = 2;
 impl Rendezvous {
     /// Returns true if the round began with a checkpoint in memory.
     pub(super) fn began_from_memory(&self, round: RoundId) -> bool {
-        self.keeping.round == round && self.keeping.plan.is_some()
+        self.memory.round == round && self.memory.plan.is_some()
     }
 
     /// Notes that the round was charged.
     pub(super) fn strike_memory(&mut self, round: RoundId) {
-        if !self.began_from_memory(round) || self.keeping.is_past_plan() {
+        if !self.began_from_memory(round) || self.memory.is_past_plan() {
             return;
         }
-        let Some(checkpoint) = self.keeping.plan.as_ref().map(|plan| plan.checkpoint) else {
+        let Some(checkpoint) = self.memory.plan.as_ref().map(|plan| plan.checkpoint) else {
             return;
         };
         if self.job_state.training.strike(checkpoint) {
@@ -48,7 +48,7 @@ impl Rendezvous {
     /// Stops using the checkpoint of a round that failed before the workers of the failed node received it. Returns false if the round
     /// began from disk.
     pub(super) fn void_unread(&mut self, round: RoundId) -> bool {
-        let plan = self.keeping.plan.as_ref().filter(|_| self.began_from_memory(round));
+        let plan = self.memory.plan.as_ref().filter(|_| self.began_from_memory(round));
         let Some(checkpoint) = plan.map(|plan| plan.checkpoint) else { return false };
         if self.job_state.training.void(checkpoint) {
             self.record_strike(checkpoint.step, StrikeReason::Unread);
@@ -58,18 +58,18 @@ impl Rendezvous {
 
     fn record_strike(&mut self, step: u64, reason: StrikeReason) {
         warn!("step {} in memory is not used again: {}", grouped(step), reason.text());
-        self.keeping.struck = Some(reason);
+        self.memory.struck = Some(reason);
         self.event(None, None, EventKind::MemoryStruck { step, reason });
     }
 
     /// Returns the report of a node that it cannot use the checkpoint of the newest round, if there is one.
     pub(super) fn unusable(&self, id: &NodeId) -> Option<MemoryUnusable> {
-        let group = self.phase.group().filter(|group| group.round == self.keeping.round)?;
+        let group = self.phase.group().filter(|group| group.round == self.memory.round)?;
         group.held(id)?;
         let report = &self.roster.get(id)?.report;
         let unusable = report.memory_unusable.as_deref()?;
-        let planned = self.keeping.plan.as_ref()?.checkpoint;
-        let is_current = report.round == self.keeping.round && unusable.checkpoint == planned;
+        let planned = self.memory.plan.as_ref()?.checkpoint;
+        let is_current = report.round == self.memory.round && unusable.checkpoint == planned;
         is_current.then(|| unusable.clone())
     }
 
@@ -112,9 +112,9 @@ impl Rendezvous {
     /// workers have read from because the checkpoint is resharded.
     fn note_gone(&mut self, id: &NodeId, unusable: &MemoryUnusable, sources: &[String]) {
         let rank = self.phase.group().and_then(|group| Some(group.member(id)?.rank));
-        let Some((rank, plan)) = rank.zip(self.keeping.plan.as_ref()) else { return };
+        let Some((rank, plan)) = rank.zip(self.memory.plan.as_ref()) else { return };
         let gone = sources.iter().filter(|address| plan.names(rank, address)).cloned();
-        self.keeping.gone.add(unusable.checkpoint, gone.collect::<Vec<_>>());
+        self.memory.gone.add(unusable.checkpoint, gone.collect::<Vec<_>>());
     }
 
     /// Turns memory off for the newest round, because a node has reported in it that it must be off.
@@ -125,7 +125,7 @@ impl Rendezvous {
         }
         // Each node warns of it.
         info!(%round, node = %id, why, "checkpoints in memory are off");
-        self.keeping.off = Some(why.to_owned());
+        self.memory.off = Some(why.to_owned());
         self.event_of(None, id, EventKind::MemoryOff { reason: why.to_owned() });
         self.has_guidance = true;
         self.remember();
@@ -135,14 +135,14 @@ impl Rendezvous {
     pub(super) fn memory_off(&self) -> Option<String> {
         let is_off = self.job_state.training.is_memory_off();
         let for_job = || "the kernel killed two processes for lack of memory".to_owned();
-        self.keeping.off.clone().or_else(|| is_off.then(for_job))
+        self.memory.off.clone().or_else(|| is_off.then(for_job))
     }
 
     /// Counts a worker of the newest round that the kernel has killed for lack of memory, if its node holds parts.
     pub(super) fn note_kill(&mut self, id: &NodeId) {
         let Some(node) = self.roster.get(id) else { return };
         let killed = node.report.failure.as_ref().filter(|failure| failure.oom.is_some());
-        let Some(failure) = killed.filter(|_| node.report.round == self.keeping.round) else {
+        let Some(failure) = killed.filter(|_| node.report.round == self.memory.round) else {
             return;
         };
         let text = format!(
@@ -150,40 +150,40 @@ impl Rendezvous {
             failure.global_rank, node.description.host_name
         );
         let has_parts = node.memory.as_deref().is_some_and(Self::has_parts);
-        if has_parts && self.keeping.killed.insert(id.clone()) {
+        if has_parts && self.memory.killed.insert(id.clone()) {
             self.count_kill(id, text);
         }
     }
 
     /// Remembers how many processes the kernel had killed on the host of a lost node with parts.
     pub(super) fn remember_kills(&mut self, host_name: &str, report: &MemoryReport) {
-        let has_room = self.keeping.lost_hosts.len() < HOST_TALLIES_MAX;
+        let has_room = self.memory.lost_hosts.len() < HOST_TALLIES_MAX;
         if let Some(kills) = report.oom_kills.filter(|_| has_room && Self::has_parts(report)) {
-            self.keeping.lost_hosts.insert(host_name.to_owned(), kills);
+            self.memory.lost_hosts.insert(host_name.to_owned(), kills);
         }
     }
 
     /// Counts an agent with parts that the kernel has killed for lack of memory. The next agent of its host knows.
     pub(super) fn note_killed_agent(&mut self, id: &NodeId) {
-        if self.keeping.lost_hosts.is_empty() {
+        if self.memory.lost_hosts.is_empty() {
             return;
         }
         let host_name = self.host_name(id);
         let kills = self.roster.get(id).and_then(|node| node.memory.as_ref()?.oom_kills);
         let Some(kills) = kills else { return };
-        if self.keeping.lost_hosts.remove(&host_name).is_some_and(|before| before < kills) {
+        if self.memory.lost_hosts.remove(&host_name).is_some_and(|before| before < kills) {
             let text = format!("the kernel killed a process on {host_name} for lack of memory");
             self.count_kill(id, text);
         }
     }
 
     fn count_kill(&mut self, id: &NodeId, text: String) {
-        self.keeping.kills = self.keeping.kills.saturating_add(1);
+        self.memory.kills = self.memory.kills.saturating_add(1);
         let round = self.newest_round();
-        if self.keeping.kills >= KILLS_MAX && self.job_state.training.turn_memory_off(round) {
+        if self.memory.kills >= KILLS_MAX && self.job_state.training.turn_memory_off(round) {
             warn!("checkpoints in memory are off for the rest of the job: {text}");
             self.event_of(None, id, EventKind::MemoryOff { reason: text.clone() });
-            self.keeping.off = Some(text);
+            self.memory.off = Some(text);
             self.has_guidance = true;
             self.remember();
         }

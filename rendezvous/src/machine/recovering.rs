@@ -460,7 +460,7 @@ impl Rendezvous {
             .saturating_sub(u32::try_from(recovering.left.len()).unwrap_or(u32::MAX));
         info!(%round, nodes = members.len(), "recovered");
         self.record_recovery(members.len(), size);
-        self.keeping.may_wait = true;
+        self.memory.may_wait = true;
         if members.is_empty() && (self.roster.is_empty() || self.roster.all_leaving()) {
             self.close(JobResult::AllLeft, Failures::default());
             return;

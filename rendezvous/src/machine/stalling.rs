@@ -44,7 +44,7 @@ impl Rendezvous {
         let steps = self.steps.of_round(running.group.round);
         let is_at_last_step = || steps.and_then(JobSteps::steps_left) == Some(0);
         saves_for_notice
-            || self.keeping.waits_for_buffer().is_some()
+            || self.memory.waits_for_buffer().is_some()
             || running.group.any_succeeded()
             || is_at_last_step()
     }

@@ -29,6 +29,8 @@ pub struct Output {
     pub marks_lines: bool,
     /// True if lines about rounds are printed by group rank 0 only.
     pub first_node_lines: bool,
+    /// True if the success of the job is announced. That of `ragent check` is not, since its nodes may be bad.
+    pub announces_success: bool,
 }
 
 /// The destination of one stream.
@@ -138,6 +140,7 @@ impl<H: Host> Arguments<'_, H> {
             prefix: template,
             marks_lines: args.mark_lines,
             first_node_lines: args.first_node_lines,
+            announces_success: true,
         };
         let copies = !(output.stdout_filters.is_empty() && output.stderr_filters.is_empty());
         if copies && self.text("log_dir", &args.log_dir).as_deref() == Some("/dev/null") {

@@ -114,7 +114,7 @@ struct NotHereAnswer {
 }
 
 /// Returns the answer of a process that does not coordinate the job.
-pub fn not_here(endpoint: &str) -> Response {
+pub fn elsewhere(endpoint: &str) -> Response {
     let body = axum::Json(NotHereAnswer { coordinator: endpoint.to_owned() });
     (StatusCode::MISDIRECTED_REQUEST, body).into_response()
 }

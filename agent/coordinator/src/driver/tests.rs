@@ -26,7 +26,7 @@ const RUN: &str = "job";
 struct Fixture {
     inputs: Inputs,
     /// The endpoint of the coordinator, as sent to other agents.
-    known: watch::Receiver<NotHere>,
+    known: watch::Receiver<CoordinatorAddress>,
     /// The addresses known to the port.
     registered_nodes: watch::Receiver<RegisteredNodes>,
     task: JoinHandle<CoordinatorEnd>,
@@ -37,8 +37,8 @@ impl Fixture {
         let settings = settings();
         let job_state = JobState::new(JobUid::new("uid"));
         let (inputs, queue) = mpsc::channel(limits::COORDINATOR_QUEUE);
-        let here = NotHere { term: Term(0), endpoint: "here:1".to_owned() };
-        let (not_here, known) = watch::channel(here);
+        let here = CoordinatorAddress { term: Term(0), endpoint: "here:1".to_owned() };
+        let (elsewhere, known) = watch::channel(here);
         let (registered_nodes, port_knows) = watch::channel(RegisteredNodes::default());
         let RunningLeadership { leadership, commands, .. } = fixed::start(None, Some(job_state));
         let Leader::Here(mandate) = leadership.leader.borrow().clone() else {
@@ -48,7 +48,7 @@ impl Fixture {
             leadership,
             endpoint: VoterAddress::new("here:1"),
             registered_nodes,
-            registered: not_here,
+            registered: elsewhere,
             awaits_excluded: false,
         };
         let coordination = Coordination::new(settings, &mandate, place, Records::default());
@@ -298,14 +298,14 @@ async fn steps_down() {
     while let Some(message) = stream.recv().await {
         last = Some(message);
     }
-    let Some(FromCoordinator::NotHere(not_here)) = last else { panic!("{last:?}") };
-    assert_eq!(not_here.endpoint, "10.0.0.9:29400");
-    assert_eq!(*t.known.borrow(), not_here);
-    assert_eq!(t.task.await.unwrap(), CoordinatorEnd::SteppedDown(not_here));
+    let Some(FromCoordinator::Elsewhere(elsewhere)) = last else { panic!("{last:?}") };
+    assert_eq!(elsewhere.endpoint, "10.0.0.9:29400");
+    assert_eq!(*t.known.borrow(), elsewhere);
+    assert_eq!(t.task.await.unwrap(), CoordinatorEnd::SteppedDown(elsewhere));
 }
 
 /// A coordinator that voters have elected in term 5. `leadership` is the handle of its voter.
-fn elected(leadership: Leadership, registered: watch::Sender<NotHere>) -> Coordination {
+fn elected(leadership: Leadership, registered: watch::Sender<CoordinatorAddress>) -> Coordination {
     let until = clock::now() + Duration::from_secs(600);
     let term = Term(5);
     let grant = Some(Grant { term, until, workers_until: clock::now(), former: None });
@@ -337,8 +337,10 @@ async fn silence_of_a_voter_is_recorded() {
     let (_stored, stored) = watch::channel(state);
     let (answers, answered) = watch::channel(BTreeMap::new());
     let leadership = Leadership { answered, stored, ..leadership };
-    let _task =
-        tokio::spawn(drive(elected(leadership, watch::Sender::new(NotHere::unknown())), queue));
+    let _task = tokio::spawn(drive(
+        elected(leadership, watch::Sender::new(CoordinatorAddress::unknown())),
+        queue,
+    ));
     let mut reader = journal(&inputs).await.unwrap();
     let mut after = None;
     let answer = || answers.send_replace([(VoterAddress::new("n1:1"), clock::now())].into());
@@ -378,11 +380,11 @@ async fn time_of(kind: &str, reader: &mut JournalReader, after: &mut Option<Even
 async fn elected_coordinator_steps_down() {
     let (leadership, _commands) = chosen_by_voters();
     let (inputs, queue) = mpsc::channel(limits::COORDINATOR_QUEUE);
-    let registered = watch::Sender::new(NotHere::unknown());
+    let registered = watch::Sender::new(CoordinatorAddress::unknown());
     let task = tokio::spawn(drive(elected(leadership, registered.clone()), queue));
     let elsewhere: Endpoint = "10.0.0.9:29400".parse().unwrap();
     inputs.send(Input::StepDown(elsewhere)).await.unwrap();
-    let expected = NotHere { term: Term(5), endpoint: "10.0.0.9:29400".to_owned() };
+    let expected = CoordinatorAddress { term: Term(5), endpoint: "10.0.0.9:29400".to_owned() };
     assert_eq!(task.await.unwrap(), CoordinatorEnd::SteppedDown(expected.clone()));
     assert_eq!(*registered.borrow(), expected);
 }

@@ -8,7 +8,7 @@ use ragent_rendezvous::{
 };
 
 use super::{Action, Agent, Effect, News};
-use crate::memory::{Input, PartKeeper};
+use crate::memory::{Input, NodeMemory};
 
 impl Agent {
     /// Returns the report of the checkpoints in memory; `None` if the job does not use them.
@@ -40,7 +40,7 @@ impl Agent {
     }
 
     /// Changes what is kept, and carries out what follows.
-    pub(super) fn change_memory(&mut self, now: Instant, change: impl FnOnce(&mut PartKeeper)) {
+    pub(super) fn change_memory(&mut self, now: Instant, change: impl FnOnce(&mut NodeMemory)) {
         let was_usable = self.memory.unusable().is_none();
         change(&mut self.memory);
         while let Some(effect) = self.memory.poll_effect() {

@@ -15,7 +15,7 @@ use ragent_rendezvous::{
 };
 
 use super::{
-    OTHERS_MAX, OWN_MAX, PartKeeper, TRANSFERS_MAX, Transfer, WARD_MAX,
+    NodeMemory, OTHERS_MAX, OWN_MAX, TRANSFERS_MAX, Transfer, WARD_MAX,
     buffers::Room,
     fitted,
     interface::{BlockHeader, Buffer, Decline, Effect, PartId, TransferEnd, TransferId},
@@ -60,7 +60,7 @@ impl Copying {
     }
 }
 
-impl PartKeeper {
+impl NodeMemory {
     /// Returns the address of the node that keeps copies of this node's parts.
     fn buddy(&self) -> Option<&String> {
         let may = self.settings.has_copies && self.settings.address.is_some();

@@ -1,4 +1,4 @@
-//! Defines the inputs and effects of [`PartKeeper`](super::PartKeeper).
+//! Defines the inputs and effects of [`NodeMemory`](super::NodeMemory).
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -12,7 +12,7 @@ pub const RANGES_MAX: usize = 64;
 /// The most bytes of all ranges in one [`Ask::Ranges`]. They do not count as memory for parts, so they must be few.
 pub const RANGES_BYTES_MAX: u64 = 64 << 20;
 
-/// The settings of a [`PartKeeper`](super::PartKeeper). They are constant for the life of the agent.
+/// The settings of a [`NodeMemory`](super::NodeMemory). They are constant for the life of the agent.
 #[derive(Clone, Debug)]
 pub struct MemorySettings {
     /// The number of workers of this node.

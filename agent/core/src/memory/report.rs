@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use ragent_rendezvous::message::{MEMORY_BYTES_MAX, MemoryReport, PARTS_MAX, PartPlace};
 
-use super::{PartKeeper, parts::KeptPart};
+use super::{NodeMemory, parts::KeptPart};
 
-impl PartKeeper {
+impl NodeMemory {
     /// Returns the report of this node; `None` if its job does not use memory.
     pub fn report(&self) -> Option<MemoryReport> {
         if !self.is_used {

@@ -11,7 +11,7 @@ use ragent_rendezvous::{
 };
 
 use super::{
-    PartKeeper, Transfer, fitted,
+    NodeMemory, Transfer, fitted,
     interface::{
         Answer, Ask, BlockRange, Decline, Effect, PartId, RangesRequest, TransferEnd, TransferId,
     },
@@ -27,7 +27,7 @@ pub(super) struct WantedRange {
     range: BlockRange,
 }
 
-impl PartKeeper {
+impl NodeMemory {
     /// Handles the request of a worker for ranges.
     pub(super) fn handle_ranges(
         &mut self,

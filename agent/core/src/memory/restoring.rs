@@ -15,7 +15,7 @@ use ragent_rendezvous::{
 };
 
 use super::{
-    PartKeeper, TRANSFERS_MAX, Transfer, fitted,
+    NodeMemory, TRANSFERS_MAX, Transfer, fitted,
     interface::{Answer, BlockHeader, Decline, Effect, PartId, TransferEnd, TransferId},
     parts::{About, Block, BlockState, KeptPart},
 };
@@ -59,7 +59,7 @@ enum State {
     Failed,
 }
 
-impl PartKeeper {
+impl NodeMemory {
     pub(super) fn begin_restore(&mut self, now: Instant) {
         self.restore = Restore::default();
         let Some(plan) = self.plan().cloned() else { return };

@@ -12,7 +12,7 @@ use ragent_rendezvous::{
 };
 
 use super::{
-    OWN_MAX, PartKeeper, fitted,
+    NodeMemory, OWN_MAX, fitted,
     interface::{Answer, Ask, Buffer, Effect, PartId, Sum},
     parts::{About, Block, BlockState, Check, KeptPart},
 };
@@ -48,7 +48,7 @@ struct Request {
     bytes: u64,
 }
 
-impl PartKeeper {
+impl NodeMemory {
     /// Handles the request of a worker of the running round.
     pub(super) fn handle_ask(&mut self, now: Instant, worker: LocalRank, ask: Ask) {
         match ask {

@@ -1,4 +1,4 @@
-//! Gives the keeper random inputs in random order, and checks each effect with a driver that counts the users of buffers. Some inputs are
+//! Gives the memory random inputs in random order, and checks each effect with a driver that counts the users of buffers. Some inputs are
 //! wrong: unknown transfers, workers that do not exist, absurd sizes.
 
 mod acts;
@@ -34,9 +34,9 @@ impl User {
     }
 }
 
-/// A keeper, and a driver that checks its effects.
+/// A memory, and a driver that checks its effects.
 struct Model {
-    keeper: PartKeeper,
+    memory: NodeMemory,
     now: Instant,
     round: u64,
     left: MemoryLeft,
@@ -68,7 +68,7 @@ impl Model {
             left,
         };
         Self {
-            keeper: PartKeeper::new(settings, 7),
+            memory: NodeMemory::new(settings, 7),
             now: some_instant(),
             round: 0,
             left,
@@ -90,7 +90,7 @@ impl Model {
     /// Returns the checkpoint of a kept part, or a made-up one of this round.
     fn checkpoint(&self, which: usize) -> CheckpointId {
         let known: Vec<CheckpointId> =
-            self.keeper.parts.keys().map(|part| part.checkpoint).collect();
+            self.memory.parts.keys().map(|part| part.checkpoint).collect();
         let made_up = CheckpointId { round: self.round_id(), step: which as u64 % 8 };
         let which = which.checked_rem(known.len() + 1);
         which.and_then(|which| known.get(which)).copied().unwrap_or(made_up)
@@ -119,23 +119,23 @@ impl Model {
                     ward: (ward != group_rank).then_some(GroupRank(ward)),
                     ..Admission::default()
                 };
-                self.keeper.handle_admission(self.now, &admission);
+                self.memory.handle_admission(self.now, &admission);
             }
-            Act::RoundOver => self.keeper.handle_round_over(self.now),
+            Act::RoundOver => self.memory.handle_round_over(self.now),
             Act::Wait(kept) => {
                 let kept = kept.map(|which| self.checkpoint(which));
                 self.round += 1;
-                self.keeper.handle_wait(self.now, self.round_id(), kept);
+                self.memory.handle_wait(self.now, self.round_id(), kept);
             }
             Act::Whole(which) => {
                 let whole = self.checkpoint(which);
-                self.keeper.handle_whole(self.now, Some(whole));
+                self.memory.handle_whole(self.now, Some(whole));
             }
-            Act::Off => self.keeper.handle_off(self.now, self.round_id(), "off"),
+            Act::Off => self.memory.handle_off(self.now, self.round_id(), "off"),
             Act::Asked { worker, ask, is_late } => self.ask(LocalRank(worker), ask, is_late),
             Act::Saved(worker) => {
-                let filling = self.keeper.filling.contains_key(&LocalRank(worker));
-                let mut own = self.keeper.parts.values().filter_map(|part| {
+                let filling = self.memory.filling.contains_key(&LocalRank(worker));
+                let mut own = self.memory.parts.values().filter_map(|part| {
                     let block = part.blocks.get(&LocalRank(worker))?;
                     (block.state == BlockState::Filling).then_some((part.id, block.bytes))
                 });
@@ -154,7 +154,7 @@ impl Model {
                 self.sum_all();
             }
             Act::ReceiveAll(part) => {
-                let ward = self.keeper.round.as_ref().and_then(|round| round.ward);
+                let ward = self.memory.round.as_ref().and_then(|round| round.ward);
                 let Some(group_rank) = ward else { return };
                 let id = PartId { checkpoint: self.checkpoint(part), group_rank };
                 for worker in 0..WORKERS {
@@ -244,7 +244,7 @@ impl Model {
         BlockHeader {
             part,
             local_rank: LocalRank(worker),
-            nodes: self.keeper.round.as_ref().map_or(5, |round| round.nodes),
+            nodes: self.memory.round.as_ref().map_or(5, |round| round.nodes),
             first_global_rank: GlobalRank(WORKERS * part.group_rank.0),
             local_ranks: NonZeroU32::new(WORKERS).unwrap(),
             kind: MemoryKind::State,
@@ -264,8 +264,8 @@ impl Model {
         let is_asked = |(transfer, is_asked): (&TransferId, &bool)| is_asked.then_some(*transfer);
         while let Some(transfer) = self.transfers.iter().find_map(is_asked) {
             self.transfers.insert(transfer, false);
-            let fetch = self.keeper.transfers.get(&transfer);
-            let round = self.keeper.round.as_ref();
+            let fetch = self.memory.transfers.get(&transfer);
+            let round = self.memory.round.as_ref();
             let known = round.and_then(|round| {
                 let Some(Transfer::Fetch { local_rank, .. }) = fetch else { return None };
                 Some((round.plan.as_ref()?.checkpoint, round.group_rank, local_rank.0))
@@ -301,7 +301,7 @@ impl Model {
     }
 
     fn leave(&mut self, round: RoundId, worker: LocalRank) {
-        if self.keeper.is_running(round) {
+        if self.memory.is_running(round) {
             self.end_uses(|user| user == User::Fills(worker) || user == User::Loads(worker));
             self.waiting.remove(&worker);
         }
@@ -314,14 +314,14 @@ impl Model {
             self.step = (*step).min(1 << 53);
         }
         if let Ask::Ranges(request) = &mut ask
-            && let Some(checkpoint) = self.keeper.resharded_checkpoint()
+            && let Some(checkpoint) = self.memory.resharded_checkpoint()
         {
             // Most requests are for the right step.
             request.step += checkpoint.step;
         }
         let mut round = self.round_id();
         round.round.0 = round.round.0.saturating_sub(is_late.into());
-        if self.keeper.is_running(round) {
+        if self.memory.is_running(round) {
             // The driver accepts no request before the last one is answered, except from another process.
             if self.waiting.contains_key(&worker) {
                 self.leave(round, worker);
@@ -346,17 +346,17 @@ impl Model {
     }
 
     fn input(&mut self, input: Input) {
-        self.keeper.handle_input(self.now, input);
+        self.memory.handle_input(self.now, input);
         self.carry_out();
     }
 
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
-        while let Some(at) = self.keeper.poll_timeout().filter(|at| *at <= end) {
+        while let Some(at) = self.memory.poll_timeout().filter(|at| *at <= end) {
             self.now = self.now.max(at);
-            self.keeper.handle_timeout(self.now);
+            self.memory.handle_timeout(self.now);
             self.carry_out();
-            let next = self.keeper.poll_timeout();
+            let next = self.memory.poll_timeout();
             assert!(next.is_none_or(|next| next > self.now), "a deadline stays when it has passed");
         }
         self.now = end;
@@ -382,7 +382,7 @@ impl Model {
     }
 
     fn carry_out(&mut self) {
-        while let Some(effect) = self.keeper.poll_effect() {
+        while let Some(effect) = self.memory.poll_effect() {
             match effect {
                 Effect::OpenSockets { .. }
                 | Effect::WatchMemory(_)
@@ -455,13 +455,13 @@ impl Model {
 
     /// Checks what must hold at each moment.
     fn check(&self) {
-        let keeper = &self.keeper;
+        let memory = &self.memory;
         let total: u128 = self.buffers.values().map(|(size, _)| u128::from(*size)).sum();
-        assert!(total <= keeper.settings.limit.into(), "{total} bytes");
-        let round = keeper.round.as_ref();
+        assert!(total <= memory.settings.limit.into(), "{total} bytes");
+        let round = memory.round.as_ref();
         let plan = round.and_then(|round| round.plan.as_ref()).map(|plan| plan.checkpoint);
         let (mut own, mut others) = (BTreeSet::new(), 0);
-        for part in keeper.parts.values() {
+        for part in memory.parts.values() {
             match part.place(round) {
                 PartPlace::Own => drop(own.insert(part.id.checkpoint)),
                 // Those of the restored checkpoint and of its fallback stay until it is whole again, as others may fetch them.
@@ -473,17 +473,17 @@ impl Model {
         }
         let is_running = round.is_some_and(|round| round.is_running);
         assert!(!is_running || own.len() <= OWN_MAX, "{own:?}");
-        assert!(!is_running || others <= OTHERS_MAX, "{:?}", keeper.parts.keys());
+        assert!(!is_running || others <= OTHERS_MAX, "{:?}", memory.parts.keys());
         for (worker, (ask, since)) in &self.waiting {
             match ask {
                 Ask::Load { .. } | Ask::Ranges(_) => {
                     let fetches = self.transfers.keys().any(|transfer| !transfer.is_foreign);
                     let is_tried = fetches || !self.sums.is_empty();
                     // A newer step is whole, so all ranks have gone on.
-                    let plan = keeper.round.as_ref().and_then(|round| round.plan.as_ref());
-                    let is_over = plan.is_some_and(|plan| keeper.whole > Some(plan.checkpoint));
+                    let plan = memory.round.as_ref().and_then(|round| round.plan.as_ref());
+                    let is_over = plan.is_some_and(|plan| memory.whole > Some(plan.checkpoint));
                     assert!(
-                        is_tried || is_over || keeper.unusable().is_some(),
+                        is_tried || is_over || memory.unusable().is_some(),
                         "{worker:?} waits in vain"
                     );
                 }
@@ -496,7 +496,7 @@ impl Model {
                 }
             }
         }
-        keeper.report();
+        memory.report();
     }
 }
 

@@ -20,9 +20,9 @@ struct Pair {
     is_connected: bool,
 }
 
-/// A keeper with a driver that holds the content of its buffers: one number each.
+/// A memory with a driver that holds the content of its buffers: one number each.
 struct Bench {
-    keeper: PartKeeper,
+    memory: NodeMemory,
     contents: BTreeMap<u64, u64>,
     answers: BTreeMap<LocalRank, Answer>,
     sent: Vec<Effect>,
@@ -65,7 +65,7 @@ impl Bench {
             left: MemoryLeft::default(),
         };
         Self {
-            keeper: PartKeeper::new(settings, 7),
+            memory: NodeMemory::new(settings, 7),
             contents: BTreeMap::new(),
             answers: BTreeMap::new(),
             sent: Vec::new(),
@@ -77,16 +77,16 @@ impl Bench {
     }
 
     fn held(&self) -> Vec<(u32, u64)> {
-        self.keeper.held().map(|part| (part.group_rank.0, part.checkpoint.step)).collect()
+        self.memory.held().map(|part| (part.group_rank.0, part.checkpoint.step)).collect()
     }
 
     fn places(&self) -> Vec<(u64, PartPlace, bool)> {
-        let parts = self.keeper.report().unwrap().parts;
+        let parts = self.memory.report().unwrap().parts;
         parts.iter().map(|part| (part.checkpoint.step, part.place, part.is_alone)).collect()
     }
 
     fn obstacle(&self) -> String {
-        self.keeper.report().unwrap().obstacle.unwrap_or_default()
+        self.memory.report().unwrap().obstacle.unwrap_or_default()
     }
 }
 
@@ -125,11 +125,11 @@ impl Pair {
     fn admit_one(&mut self, node: usize, number: u64, plan: Option<MemoryPlan>) {
         let admission = Self::admission(node, number, plan);
         self.nodes[node].answers.clear();
-        self.nodes[node].keeper.handle_admission(self.now, &admission);
+        self.nodes[node].memory.handle_admission(self.now, &admission);
     }
 
     fn input(&mut self, node: usize, input: Input) {
-        self.nodes[node].keeper.handle_input(self.now, input);
+        self.nodes[node].memory.handle_input(self.now, input);
         self.run();
     }
 
@@ -172,7 +172,7 @@ impl Pair {
 
     fn whole(&mut self, number: u64, step: u64) {
         for node in &mut self.nodes {
-            node.keeper.handle_whole(self.now, Some(checkpoint(number, step)));
+            node.memory.handle_whole(self.now, Some(checkpoint(number, step)));
         }
         self.run();
     }
@@ -181,7 +181,7 @@ impl Pair {
         for _ in 0..seconds {
             self.now += Duration::from_secs(1);
             for node in &mut self.nodes {
-                node.keeper.handle_timeout(self.now);
+                node.memory.handle_timeout(self.now);
             }
             self.run();
         }
@@ -192,7 +192,7 @@ impl Pair {
         for _ in 0..1_000 {
             let mut is_idle = true;
             for node in 0..2 {
-                while let Some(effect) = self.nodes[node].keeper.poll_effect() {
+                while let Some(effect) = self.nodes[node].memory.poll_effect() {
                     is_idle = false;
                     self.nodes[node].sent.push(effect.clone());
                     self.carry_out(node, effect);
@@ -206,7 +206,7 @@ impl Pair {
     }
 
     fn give(&mut self, node: usize, input: Input) {
-        self.nodes[node].keeper.handle_input(self.now, input);
+        self.nodes[node].memory.handle_input(self.now, input);
     }
 
     fn end(&mut self, node: usize, transfer: TransferId, end: TransferEnd) {
@@ -257,7 +257,7 @@ impl Pair {
                 );
             }
             Effect::FetchRanges { transfer, part, ranges, .. } => {
-                // The first one is enough for the keeper.
+                // The first one is enough for the memory.
                 let foreign = self.pair(node, transfer);
                 self.give(other, Input::WantedRange { transfer: foreign, part, range: ranges[0] });
             }
@@ -348,7 +348,7 @@ fn own_parts_are_loaded() {
     pair.save_all(1, 20);
     pair.whole(1, 10);
     for node in 0..2 {
-        pair.nodes[node].keeper.handle_round_over(pair.now);
+        pair.nodes[node].memory.handle_round_over(pair.now);
     }
     pair.run();
     pair.admit(2, [Some(plan(1, 20, &[])), Some(plan(1, 20, &[]))]);
@@ -377,7 +377,7 @@ fn older_copies_stay_until_the_newer_one_is_copied() {
     pair.is_connected = false;
     pair.save_all(1, 20);
     for node in 0..2 {
-        pair.nodes[node].keeper.handle_round_over(pair.now);
+        pair.nodes[node].memory.handle_round_over(pair.now);
     }
     pair.admit(2, [Some(plan(1, 20, &[])), Some(plan(1, 20, &[]))]);
     assert_eq!(pair.nodes[0].held(), [(0, 10), (1, 10), (0, 20)]);
@@ -398,10 +398,10 @@ fn freed_part_is_no_wrong_sum() {
     pair.admit(1, [None, None]);
     pair.save_all(1, 10);
     pair.nodes[0] = Bench::new(0, 100 * GB);
-    pair.nodes[1].keeper.handle_round_over(pair.now);
+    pair.nodes[1].memory.handle_round_over(pair.now);
     pair.admit(2, [Some(plan(1, 10, &[])), Some(plan(1, 10, &[]))]);
     assert_eq!(pair.load(0, 0, 2), None, "the round ends");
-    let unusable = pair.nodes[0].keeper.unusable().unwrap();
+    let unusable = pair.nodes[0].memory.unusable().unwrap();
     assert_eq!(unusable.why, UnusableReason::SourceGone { sources: vec![] });
 }
 
@@ -412,7 +412,7 @@ fn parts_are_fetched() {
     pair.admit(1, [None, None]);
     pair.save_all(1, 10);
     pair.nodes[0] = Bench::new(0, 100 * GB);
-    pair.nodes[1].keeper.handle_round_over(pair.now);
+    pair.nodes[1].memory.handle_round_over(pair.now);
     let plans = || [Some(plan(1, 10, &["n1:1"])), Some(plan(1, 10, &[]))];
     pair.admit_one(1, 2, plans()[1].clone());
     pair.admit_one(0, 2, plans()[0].clone());
@@ -420,21 +420,21 @@ fn parts_are_fetched() {
     pair.run();
     assert_eq!(pair.load(0, 1, 2), Some(Some(content(0, 1, 10))));
     assert_eq!(pair.load(0, 0, 2), Some(Some(content(0, 0, 10))));
-    assert!(pair.nodes[0].keeper.report().unwrap().fetch_time.is_some());
+    assert!(pair.nodes[0].memory.report().unwrap().fetch_time.is_some());
     // The other node's part is copied to its new buddy.
     assert_eq!(pair.nodes[0].held(), [(0, 10), (1, 10)]);
 
     pair.nodes[0] = Bench::new(0, 100 * GB);
     pair.is_connected = false;
-    pair.nodes[1].keeper.handle_round_over(pair.now);
+    pair.nodes[1].memory.handle_round_over(pair.now);
     pair.admit(3, plans());
     assert_eq!(pair.load(0, 0, 3), None, "other ranks may have loaded it");
-    let unusable = pair.nodes[0].keeper.unusable().unwrap().clone();
+    let unusable = pair.nodes[0].memory.unusable().unwrap().clone();
     let sources = vec!["n1:1".to_owned()];
     assert_eq!(unusable.why, UnusableReason::SourceGone { sources });
     assert_eq!(unusable.text, "n0 does not reach n1:1");
     pair.admit(4, [None, None]);
-    assert_eq!(pair.nodes[0].keeper.unusable(), None);
+    assert_eq!(pair.nodes[0].memory.unusable(), None);
     assert_eq!(pair.load(0, 0, 4), Some(None));
 }
 
@@ -449,21 +449,21 @@ fn changed_content_is_noticed() {
             let torn = content(0, 1, 10);
             let changed = node.contents.values_mut().filter(|content| **content == torn);
             changed.for_each(|content| *content += 1_000);
-            node.keeper.handle_round_over(pair.now);
+            node.memory.handle_round_over(pair.now);
             if !both {
                 break;
             }
         }
-        pair.nodes[1].keeper.handle_round_over(pair.now);
+        pair.nodes[1].memory.handle_round_over(pair.now);
         pair.admit(2, [Some(plan(1, 10, &[])), Some(plan(1, 10, &[]))]);
         let loaded = pair.load(0, 1, 2);
         if both {
             assert_eq!(loaded, None);
-            let why = pair.nodes[0].keeper.unusable().unwrap().why.clone();
+            let why = pair.nodes[0].memory.unusable().unwrap().why.clone();
             assert_eq!(why, UnusableReason::Sum);
         } else {
             assert_eq!(loaded, Some(Some(content(0, 1, 10))));
-            assert_eq!(pair.nodes[0].keeper.unusable(), None);
+            assert_eq!(pair.nodes[0].memory.unusable(), None);
         }
     }
 }
@@ -476,7 +476,7 @@ fn third_save_waits() {
     pair.save_all(1, 10);
     pair.save_all(1, 20);
     assert_eq!(pair.ask_buffer(0, 0, 1, 30), None);
-    assert_eq!(pair.nodes[0].keeper.report().unwrap().waits_for_buffer, Some(GlobalRank(0)));
+    assert_eq!(pair.nodes[0].memory.report().unwrap().waits_for_buffer, Some(GlobalRank(0)));
     pair.whole(1, 10);
     assert_eq!(pair.nodes[0].answers.get(&LocalRank(0)), None);
     pair.wait(3);
@@ -486,7 +486,7 @@ fn third_save_waits() {
     assert_eq!(waited, Duration::from_secs(3));
     pair.save(0, 1, 1, 30);
     pair.input(0, Input::WorkerGone { round: round(1), worker: LocalRank(0) });
-    pair.nodes[0].keeper.handle_round_over(pair.now);
+    pair.nodes[0].memory.handle_round_over(pair.now);
     assert_eq!(pair.nodes[0].held(), [(0, 20), (1, 20)]);
     pair.admit(2, [Some(plan(1, 20, &[])), Some(plan(1, 20, &[]))]);
     assert_eq!(pair.nodes[0].held(), [(0, 20), (1, 20)]);
@@ -519,11 +519,11 @@ fn attempts_have_no_deadline() {
     pair.is_connected = false;
     pair.admit(1, [None, None]);
     pair.save_all(1, 10);
-    let keeper = &mut pair.nodes[0].keeper;
-    let retry = keeper.poll_timeout().unwrap();
-    keeper.handle_timeout(retry);
-    assert!(matches!(keeper.poll_effect(), Some(Effect::Copy { .. })));
-    assert!(keeper.poll_timeout().is_none_or(|at| retry < at));
+    let memory = &mut pair.nodes[0].memory;
+    let retry = memory.poll_timeout().unwrap();
+    memory.handle_timeout(retry);
+    assert!(matches!(memory.poll_effect(), Some(Effect::Copy { .. })));
+    assert!(memory.poll_timeout().is_none_or(|at| retry < at));
 }
 
 /// Without an answer of the other node, a copy is given up after a minute. Later ones are awaited no more, until one arrives.
@@ -608,7 +608,7 @@ fn memory_gives_way() {
 fn standbys_go_first() {
     let mut pair = Pair::new();
     pair.admit(1, [None, None]);
-    pair.nodes[0].keeper.set_standbys(2);
+    pair.nodes[0].memory.set_standbys(2);
     pair.save_all(1, 10);
     let left = |available| Input::Left(MemoryLeft { available, oom_kills: None });
     let theirs = |pair: &Pair| {
@@ -636,11 +636,11 @@ fn nobody_begins_from_disk_alone() {
     pair.save_all(1, 10);
     pair.admit(2, [Some(plan(1, 10, &[])), Some(plan(1, 10, &[]))]);
     assert!(pair.load(0, 0, 2).unwrap().is_some());
-    pair.nodes[0].keeper.handle_off(pair.now, round(2), "off: n9 has 1 GB and needs 2 GB");
+    pair.nodes[0].memory.handle_off(pair.now, round(2), "off: n9 has 1 GB and needs 2 GB");
     pair.run();
-    assert_eq!(pair.nodes[0].keeper.unusable(), None);
+    assert_eq!(pair.nodes[0].memory.unusable(), None);
     assert_eq!(pair.load(0, 1, 2), None);
-    assert_eq!(pair.nodes[0].keeper.unusable().unwrap().why, UnusableReason::Script);
+    assert_eq!(pair.nodes[0].memory.unusable().unwrap().why, UnusableReason::Script);
 }
 
 /// A node without a place keeps the checkpoint with which the round has begun, and frees what is older than the newest whole
@@ -652,13 +652,13 @@ fn outsider_keeps_the_plan() {
     pair.save_all(1, 10);
     pair.whole(1, 10);
     pair.save_all(1, 20);
-    pair.nodes[0].keeper.handle_round_over(pair.now);
+    pair.nodes[0].memory.handle_round_over(pair.now);
     let now = pair.now;
-    pair.nodes[0].keeper.handle_wait(now, round(1), None);
+    pair.nodes[0].memory.handle_wait(now, round(1), None);
     assert_eq!(pair.nodes[0].held(), [(0, 10), (1, 10), (0, 20), (1, 20)]);
-    pair.nodes[0].keeper.handle_wait(now, round(2), None);
+    pair.nodes[0].memory.handle_wait(now, round(2), None);
     assert_eq!(pair.nodes[0].held().len(), 4, "the coordinator does not know the plan");
-    pair.nodes[0].keeper.handle_wait(now, round(2), Some(checkpoint(1, 20)));
+    pair.nodes[0].memory.handle_wait(now, round(2), Some(checkpoint(1, 20)));
     pair.run();
     assert_eq!(pair.nodes[0].held().len(), 4, "the copies of the newer one may not be made yet");
     pair.whole(1, 20);
@@ -681,7 +681,7 @@ fn resharded_parts_are_left_over() {
         t.nodes[0].places().iter().map(|(step, place, _)| (*step, *place)).collect()
     };
     assert_eq!(places(&t), [(10, PartPlace::Leftover), (10, PartPlace::Leftover)]);
-    assert_eq!(t.nodes[0].keeper.unusable(), None);
+    assert_eq!(t.nodes[0].memory.unusable(), None);
     t.save_all(2, 20);
     let newer = [(20, PartPlace::Own), (20, PartPlace::Copy)];
     assert_eq!(places(&t)[2..], newer);
@@ -704,9 +704,9 @@ fn replicated_states_are_not_copied() {
         assert!(matches!(pair.ask(node, 1, 1, ask), Some(Answer::Refused(_))));
     }
     assert_eq!(pair.nodes[0].places(), [(10, PartPlace::Own, false)]);
-    assert_eq!(pair.nodes[0].keeper.report().unwrap().needed, 2 * GB);
+    assert_eq!(pair.nodes[0].memory.report().unwrap().needed, 2 * GB);
     pair.nodes[0] = Bench::new(0, 100 * GB);
-    pair.nodes[1].keeper.handle_round_over(pair.now);
+    pair.nodes[1].memory.handle_round_over(pair.now);
     pair.admit(2, [Some(plan(1, 10, &["n1:1"])), Some(plan(1, 10, &[]))]);
     for worker in 0..2 {
         assert_eq!(pair.load(0, worker, 2), Some(Some(4)));
@@ -745,7 +745,7 @@ fn script_refuses() {
     assert_eq!(answer, Some(Answer::Noted));
     let unusable =
         MemoryUnusable { checkpoint: checkpoint(1, 10), why: UnusableReason::Script, text: reason };
-    assert_eq!(pair.nodes[0].keeper.unusable(), Some(&unusable));
+    assert_eq!(pair.nodes[0].memory.unusable(), Some(&unusable));
 }
 
 /// The other node drops a copy that was sent, because it is short of memory. The copy is given up after a minute, and a
@@ -771,7 +771,7 @@ fn late_load_ends_the_round() {
     pair.admit(2, [Some(plan(1, 10, &[])), Some(plan(1, 10, &[]))]);
     pair.whole(2, 20);
     assert_eq!(pair.load(0, 0, 2), None);
-    assert_eq!(pair.nodes[0].keeper.unusable().unwrap().why, UnusableReason::Script);
+    assert_eq!(pair.nodes[0].memory.unusable().unwrap().why, UnusableReason::Script);
 }
 
 /// Without sockets, the workers of a node cannot load what others load. The round ends, and nobody saves.
@@ -782,7 +782,7 @@ fn missing_sockets_end_a_round_from_memory() {
     pair.save_all(1, 10);
     pair.admit(2, [Some(plan(1, 10, &[])), Some(plan(1, 10, &[]))]);
     pair.input(0, Input::NotOpened { round: round(2), why: "no space left".to_owned() });
-    assert!(pair.nodes[0].keeper.unusable().is_some());
+    assert!(pair.nodes[0].memory.unusable().is_some());
     assert_eq!(pair.nodes[0].obstacle(), "off: n0 has no sockets for its workers: no space left");
 }
 
@@ -805,7 +805,7 @@ fn resharded(has_place: bool, change: impl Fn(&mut Pair)) -> Pair {
     if has_place {
         pair.admit_one(1, 2, Some(resharded));
     } else {
-        pair.nodes[1].keeper.handle_wait(pair.now, round(2), Some(checkpoint(1, 10)));
+        pair.nodes[1].memory.handle_wait(pair.now, round(2), Some(checkpoint(1, 10)));
     }
     pair.run();
     pair
@@ -857,7 +857,7 @@ fn spares_check_what_they_send() {
         assert!(matches!(pair.ranges(0, 1, 10, 1), Some(Answer::Ranges { .. })));
         assert_eq!(pair.sums(1), 1);
     }
-    pair.nodes[1].keeper.handle_wait(pair.now, round(3), Some(checkpoint(1, 10)));
+    pair.nodes[1].memory.handle_wait(pair.now, round(3), Some(checkpoint(1, 10)));
     assert!(matches!(pair.ranges(0, 1, 10, 1), Some(Answer::Ranges { .. })));
     assert_eq!(pair.sums(1), 2);
 }
@@ -871,7 +871,7 @@ fn ranges_that_cannot_be_read_end_the_round() {
     for has_place in [true, false] {
         let mut pair = resharded(has_place, change);
         assert_eq!(pair.ranges(0, 0, 10, 1), None);
-        let unusable = pair.nodes[0].keeper.unusable().unwrap();
+        let unusable = pair.nodes[0].memory.unusable().unwrap();
         if has_place {
             let sources = vec!["n1:1".to_owned()];
             assert_eq!(unusable.why, UnusableReason::SourceGone { sources });
@@ -885,10 +885,10 @@ fn ranges_that_cannot_be_read_end_the_round() {
     }
 
     let mut pair = resharded(true, |_| {});
-    pair.nodes[0].keeper.handle_off(pair.now, round(2), "no room");
+    pair.nodes[0].memory.handle_off(pair.now, round(2), "no room");
     pair.run();
     assert_eq!(pair.ranges(0, 0, 10, 1), None);
-    assert_eq!(pair.nodes[0].keeper.unusable().unwrap().text, "no room");
+    assert_eq!(pair.nodes[0].memory.unusable().unwrap().text, "no room");
 }
 
 /// What a worker was reading is aborted when it is gone. A short lack of memory does not free what is being loaded.
@@ -896,17 +896,17 @@ fn ranges_that_cannot_be_read_end_the_round() {
 fn ranges_end_with_their_worker() {
     let mut pair = resharded(true, |_| {});
     let (node, left) = (&mut pair.nodes[0], MemoryLeft { available: GB, oom_kills: None });
-    node.keeper.handle_input(pair.now, Input::Left(left));
+    node.memory.handle_input(pair.now, Input::Left(left));
     assert_eq!(node.held(), [(0, 10), (1, 10)]);
     let range = BlockRange { local_rank: LocalRank(0), offset: 0, bytes: 1 };
     let (sources, ranges) = (vec!["n1:1".to_owned()], vec![range]);
     let request = RangesRequest { step: 10, group_rank: GroupRank(1), sources, ranges };
     let (worker, round, ask) = (LocalRank(1), round(2), Ask::Ranges(request));
-    node.keeper.handle_input(pair.now, Input::Asked { round, worker, ask, left });
-    let Some(Effect::FetchRanges { transfer, .. }) = node.keeper.poll_effect() else { panic!() };
-    node.keeper.handle_input(pair.now, Input::WorkerGone { round, worker });
-    assert_eq!(node.keeper.poll_effect(), Some(Effect::Abort(transfer)));
+    node.memory.handle_input(pair.now, Input::Asked { round, worker, ask, left });
+    let Some(Effect::FetchRanges { transfer, .. }) = node.memory.poll_effect() else { panic!() };
+    node.memory.handle_input(pair.now, Input::WorkerGone { round, worker });
+    assert_eq!(node.memory.poll_effect(), Some(Effect::Abort(transfer)));
     let end = TransferEnd::Failed("aborted".to_owned());
-    node.keeper.handle_input(pair.now, Input::Ended { transfer, end });
-    assert_eq!((node.keeper.poll_effect(), node.keeper.unusable()), (None, None));
+    node.memory.handle_input(pair.now, Input::Ended { transfer, end });
+    assert_eq!((node.memory.poll_effect(), node.memory.unusable()), (None, None));
 }

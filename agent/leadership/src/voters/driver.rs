@@ -46,8 +46,8 @@ use super::{
     frames::Format,
     incoming, limits,
     outgoing::{Outgoing, OutgoingRequest},
-    reach::Reachability,
     state_loss::AnsweringVoters,
+    voter_reach::VoterReach,
 };
 use crate::{Mandate, Superseded};
 
@@ -89,7 +89,7 @@ pub(super) struct VoterDriver {
     format: Format,
     voter: VoterId,
     address: VoterAddress,
-    reach: Reachability,
+    reach: VoterReach,
     answering: AnsweringVoters,
     published: Published,
     /// The term in which this process leads, and the end of its right; `None` if it does not lead.
@@ -149,7 +149,7 @@ impl VoterDriver {
             election: Election::new(now, settings, replica, highest),
             is_list_common,
             format,
-            reach: Reachability::new(now),
+            reach: VoterReach::new(now),
             answering: AnsweringVoters::new(own),
             published,
             leading: None,

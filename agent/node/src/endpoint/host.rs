@@ -19,7 +19,7 @@ use ragent_leadership::{
     replica_file::ReplicaFile,
     state_file::{self, is_first_warning},
 };
-use ragent_proto::convert::NotHere;
+use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::{
     ids::{NodeId, RoundId, RunId},
     message::KnownRound,
@@ -49,12 +49,13 @@ pub(super) fn host(
     // Read after the port is bound: see `DeathNotice::deliver`.
     let (state_file, job_state) = recover(spec, &endpoint);
     let known_round = job_state.as_ref().map_or_else(KnownRound::default, known_round_of);
-    let not_here = NotHere { term: known_round.round.term, endpoint: endpoint.to_string() };
+    let elsewhere =
+        CoordinatorAddress { term: known_round.round.term, endpoint: endpoint.to_string() };
     let reach = Reach::of_endpoint(&endpoint, address);
     let place = NodePlace { listener, endpoint, address, reach };
     let services = NodeServices::start(spec, stores, place, |node| {
         let NodePort { port, mut own, dialed, .. } = node;
-        own.registered.send_replace(not_here);
+        own.registered.send_replace(elsewhere);
         own.settings.voter_count = VoterCount::One;
         own.settings.begins_at = begins_at(spec.shared.nodes, spec.is_first_start());
         let kept = kept_for(spec.shared.nodes, spec.shared.timeouts);

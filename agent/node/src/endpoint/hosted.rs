@@ -36,7 +36,7 @@ use ragent_leadership::{
     state_file::{self, EndedJobs},
     voters::{self, VoterSpec},
 };
-use ragent_proto::convert::NotHere;
+use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::{
     ids::{NodeId, VoterAddress, VoterId},
     settings::{Leases, NodeRange, Settings, Timeouts},
@@ -91,7 +91,7 @@ pub struct OwnCoordinator {
     /// The endpoint at which others reach this process.
     pub endpoint: Endpoint,
     /// The coordinator with which the agent of this process is registered.
-    pub registered: watch::Sender<NotHere>,
+    pub registered: watch::Sender<CoordinatorAddress>,
 }
 
 /// The configuration of a voter, its port and its coordinator.

@@ -7,7 +7,7 @@ use ragent_base::{
     spec::{Endpoint, JobSpec},
     sys::system_error::system,
 };
-use ragent_proto::convert::NotHere;
+use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::message::KnownRound;
 use tokio::sync::watch;
 
@@ -27,8 +27,9 @@ pub(super) fn join(
     let listener = net::listen(reach, 0).map_err(system("listen"))?;
     let port = listener.local_addr().map_err(system("listen"))?.port();
     let known_round = KnownRound::default();
-    let not_here = NotHere { term: known_round.round.term, endpoint: endpoint.to_string() };
-    let (not_here, known) = watch::channel(not_here);
+    let elsewhere =
+        CoordinatorAddress { term: known_round.round.term, endpoint: endpoint.to_string() };
+    let (elsewhere, known) = watch::channel(elsewhere);
     Ok(NodeServices {
         name: endpoint.to_string(),
         destination: Destination::endpoint(endpoint.clone(), endpoint),
@@ -38,7 +39,7 @@ pub(super) fn join(
         node_id: new_node_id(),
         known_round,
         state_file: None,
-        not_here,
+        elsewhere,
         hosted: None,
         store_sender: None,
         server: Server::elsewhere(listener, &spec.run_id, known, &spec.credentials)?,

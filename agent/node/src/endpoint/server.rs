@@ -19,7 +19,7 @@ use ragent_coordinator::{
     role::Role,
     service::{self, Shared},
 };
-use ragent_proto::convert::NotHere;
+use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::ids::RunId;
 use tokio::{
     runtime::Builder,
@@ -74,7 +74,7 @@ impl Server {
     pub(super) fn elsewhere(
         listener: TcpListener,
         run_id: &RunId,
-        known: watch::Receiver<NotHere>,
+        known: watch::Receiver<CoordinatorAddress>,
         credentials: &Credentials,
     ) -> Result<Self, SystemError> {
         let (http, shared) = service::routers(run_id, Role::Elsewhere(known), credentials);

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, net::SocketAddr};
 use ragent_base::spec::Endpoint;
 use ragent_core::targets::Targets;
 use ragent_leadership::Leader;
-use ragent_proto::convert::NotHere;
+use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::{
     ids::{StreamNumber, Term, VoterAddress},
     limits::VOTERS_MAX,
@@ -199,10 +199,10 @@ impl Destination {
     pub(super) fn handle_redirect(
         &mut self,
         stream: StreamNumber,
-        not_here: &NotHere,
+        elsewhere: &CoordinatorAddress,
         is_bound: bool,
     ) -> Redirect {
-        let named = not_here.endpoint.parse::<Endpoint>().ok();
+        let named = elsewhere.endpoint.parse::<Endpoint>().ok();
         let may_follow = !is_bound && !self.uses_etcd();
         if let Some(targets) = &mut self.targets {
             let Some(named) = named else { return Redirect::NotLeading(false) };
@@ -213,7 +213,7 @@ impl Destination {
             if may_follow && from.as_ref().is_some_and(has_stepped_down) {
                 return Redirect::SteppedDown(named);
             }
-            return Redirect::NotLeading(self.handle_leader(named, not_here.term));
+            return Redirect::NotLeading(self.handle_leader(named, elsewhere.term));
         }
         match named.filter(|named| *named != self.own.1) {
             Some(endpoint) => Redirect::Elsewhere(endpoint),
@@ -330,8 +330,8 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn not_here(term: u64, endpoint: &str) -> NotHere {
-        NotHere { term: Term(term), endpoint: endpoint.to_owned() }
+    fn address(term: u64, endpoint: &str) -> CoordinatorAddress {
+        CoordinatorAddress { term: Term(term), endpoint: endpoint.to_owned() }
     }
 
     /// An agent with one endpoint follows a redirect to another one.
@@ -340,12 +340,12 @@ mod tests {
         let mut destination = Destination::endpoint(at("a:1"), at("127.0.0.1:1"));
         assert_eq!(destination.dial(ONE, false), (at("127.0.0.1:1"), None));
         assert_eq!(
-            destination.handle_redirect(ONE, &not_here(1, "127.0.0.1:1"), false),
+            destination.handle_redirect(ONE, &address(1, "127.0.0.1:1"), false),
             Redirect::Ignored
         );
-        assert_eq!(destination.handle_redirect(ONE, &not_here(1, ""), false), Redirect::Ignored);
+        assert_eq!(destination.handle_redirect(ONE, &address(1, ""), false), Redirect::Ignored);
         let elsewhere = Redirect::Elsewhere(at("b:1"));
-        assert_eq!(destination.handle_redirect(ONE, &not_here(1, "b:1"), false), elsewhere);
+        assert_eq!(destination.handle_redirect(ONE, &address(1, "b:1"), false), elsewhere);
         destination.replace(at("b:1"));
         assert_eq!(destination.dial(TWO, false), (at("b:1"), None));
         assert_eq!(destination.to_string(), "b:1");
@@ -359,14 +359,14 @@ mod tests {
         let mut destination = Destination::voters(list, Vec::new(), "a,b,c".to_owned(), own, 0);
         assert_eq!(destination.dial(ONE, false), (at("127.0.0.1:1"), None));
         let unknown = Redirect::NotLeading(false);
-        assert_eq!(destination.handle_redirect(ONE, &not_here(0, ""), false), unknown);
+        assert_eq!(destination.handle_redirect(ONE, &address(0, ""), false), unknown);
         assert_eq!(
-            destination.handle_redirect(ONE, &not_here(2, "d:1"), false),
+            destination.handle_redirect(ONE, &address(2, "d:1"), false),
             Redirect::NotLeading(true)
         );
         assert_eq!(destination.dial(TWO, false).0, at("d:1"), "it was not listed");
         assert_eq!(
-            destination.handle_redirect(ONE, &not_here(3, "c:1"), false),
+            destination.handle_redirect(ONE, &address(3, "c:1"), false),
             Redirect::NotLeading(true)
         );
         assert_eq!(destination.dial(TWO, false), (at("c:1"), None));
@@ -395,9 +395,9 @@ mod tests {
         let mut destination = Destination::etcd(&etcd, at("a:1"), at("127.0.0.1:1"), &leadership);
         assert_eq!(destination.dial(ONE, false).0, at("127.0.0.1:1"));
         let unknown = Redirect::NotLeading(false);
-        assert_eq!(destination.handle_redirect(ONE, &not_here(0, ""), false), unknown);
+        assert_eq!(destination.handle_redirect(ONE, &address(0, ""), false), unknown);
         assert_eq!(
-            destination.handle_redirect(ONE, &not_here(3, "b:1"), false),
+            destination.handle_redirect(ONE, &address(3, "b:1"), false),
             Redirect::NotLeading(true)
         );
         assert_eq!(destination.dial(TWO, false).0, at("b:1"));
@@ -407,15 +407,15 @@ mod tests {
         destination.handle_ended(StreamNumber(3));
         let dialed: Vec<_> = (4..7).map(|n| destination.dial(StreamNumber(n), false).0).collect();
         assert_eq!(dialed, ["127.0.0.1:1", "b:1", "127.0.0.1:1"].map(at));
-        assert_eq!(destination.handle_redirect(ONE, &not_here(2, "c:1"), false), unknown);
+        assert_eq!(destination.handle_redirect(ONE, &address(2, "c:1"), false), unknown);
         assert_eq!(destination.dial(StreamNumber(7), false).0, at("b:1"));
         assert_eq!(
-            destination.handle_redirect(ONE, &not_here(4, "c:1"), false),
+            destination.handle_redirect(ONE, &address(4, "c:1"), false),
             Redirect::NotLeading(true)
         );
         assert_eq!(destination.dial(StreamNumber(8), false), (at("c:1"), None));
         assert_eq!(
-            destination.handle_redirect(ONE, &not_here(5, "a:1"), false),
+            destination.handle_redirect(ONE, &address(5, "a:1"), false),
             Redirect::NotLeading(true)
         );
         assert_eq!(
@@ -472,7 +472,7 @@ mod tests {
         let dialed: Vec<_> = (3..6).map(|n| destination.dial(StreamNumber(n), false).0).collect();
         assert_eq!(dialed, ["a:1", "b:1", "c:1"].map(at));
         assert_eq!(
-            destination.handle_redirect(ONE, &not_here(4, "c:1"), true),
+            destination.handle_redirect(ONE, &address(4, "c:1"), true),
             Redirect::NotLeading(true)
         );
         assert!(!destination.handle_voter_list(list, 1), "the same list");
@@ -488,7 +488,7 @@ mod tests {
             Destination::voters(vec![at("b:1")], Vec::new(), "b:1".to_owned(), own, 0);
         destination.dial(ONE, false);
         assert_eq!(destination.handle_welcome(ONE, Term(9), None), Some(at("b:1")));
-        let (elsewhere, stepped_down) = (not_here(9, "a:1"), Redirect::SteppedDown(at("a:1")));
+        let (elsewhere, stepped_down) = (address(9, "a:1"), Redirect::SteppedDown(at("a:1")));
         assert_eq!(destination.handle_redirect(ONE, &elsewhere, true), Redirect::NotLeading(false));
         assert_eq!(destination.handle_redirect(ONE, &elsewhere, false), stepped_down);
         assert_eq!(destination.dial(TWO, false).0, at("a:1"));
@@ -496,7 +496,7 @@ mod tests {
         destination.handle_ended(TWO);
         assert_eq!(destination.dial(stream, false).0, at("b:1"));
         let other = Redirect::NotLeading(false);
-        assert_eq!(destination.handle_redirect(stream, &not_here(0, "c:1"), false), other);
+        assert_eq!(destination.handle_redirect(stream, &address(0, "c:1"), false), other);
     }
 
     /// After a change of the voters, the agent dials the new and the listed ones, its own voter first.

@@ -30,7 +30,7 @@ use ragent_core::{
     saves::NodeSaves,
     signal,
 };
-use ragent_proto::convert::NotHere;
+use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::{
     ids::{JobUid, Round, StreamNumber},
     message::{Admission, FromNode, NodeDescription, StoreUnreached},
@@ -62,12 +62,12 @@ use super::{
     limits,
     proof_of_id::ProofOfId,
     repeated_signals::RepeatedSignals,
-    store_path::StorePath,
+    store_reach::StoreReach,
     worker_stores::{WorkerStores, admission_of},
 };
 use crate::memory::MemoryService;
 use crate::notices::{NoticeAnswer, NoticeRequest};
-use crate::workers::driver::{SupervisorCommand, SupervisorEvent, SupervisorHandle};
+use crate::workers::driver::{WorkersCommand, WorkersEvent, WorkersHandle};
 
 /// The driver's configuration: the job and the node.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ pub struct AgentSpec {
     /// The state file of the coordinator that this agent hosts, if it does.
     pub state_file: Option<PathBuf>,
     /// The endpoint of the coordinator, under the name that all nodes use. This agent's port answers with it.
-    pub not_here: watch::Sender<NotHere>,
+    pub elsewhere: watch::Sender<CoordinatorAddress>,
 }
 
 impl AgentSpec {
@@ -150,7 +150,7 @@ pub enum DriveError {
 pub async fn drive(
     spec: AgentSpec,
     (stores, memory): (WorkerStores, MemoryService),
-    supervisor: &mut SupervisorHandle,
+    supervisor: &mut WorkersHandle,
     signals: &mut mpsc::Receiver<Signal>,
     notices: &mut mpsc::Receiver<NoticeRequest>,
     service_manager: &mut ServiceManager,
@@ -185,7 +185,7 @@ pub async fn drive(
         workers_succeeded: false,
         address: None,
         addresses: Vec::new(),
-        store_path: StorePath::default(),
+        store_reach: StoreReach::default(),
         lease_margin: RecentMinimum::default(),
         service_manager,
         is_registered: false,
@@ -215,7 +215,7 @@ pub async fn drive(
                 // Report a failure first: what a check then finds would end the round as `BadMachine`, before the
                 // coordinator knows the failure. For any other event, take the health first: a check that the failure has
                 // started must be known before the end of the workers.
-                if !matches!(event, SupervisorEvent::Failed(_)) {
+                if !matches!(event, WorkersEvent::Failed(_)) {
                     driver.take_health(&mut supervisor.health);
                 }
                 driver.handle_supervisor_event(event);
@@ -232,7 +232,7 @@ pub async fn drive(
             },
             Some(voters) = driver.lookup.join_next() => driver.handle_voters(voters.unwrap_or_default()),
             (round, client) = driver.stores.refused() => driver.handle_refused_client(round, client),
-            unreached = driver.store_path.unreached() => driver.handle_store_unreached(unreached),
+            unreached = driver.store_reach.unreached() => driver.handle_store_unreached(unreached),
             () = alarm.until([deadline]) => driver.handle_timeout(),
         }
     }
@@ -284,7 +284,7 @@ struct NodeDriver<'a> {
     lines: RoundLines,
     stores: WorkerStores,
     memory: MemoryService,
-    commands: mpsc::Sender<SupervisorCommand>,
+    commands: mpsc::Sender<WorkersCommand>,
     streams: BTreeMap<StreamNumber, mpsc::Sender<FromNode>>,
     proof: ProofOfId,
     remotes: BTreeMap<StreamNumber, SocketAddr>,
@@ -315,7 +315,7 @@ struct NodeDriver<'a> {
     address: Option<IpAddr>,
     /// This machine's addresses at the last registration.
     addresses: Vec<IpAddr>,
-    store_path: StorePath,
+    store_reach: StoreReach,
     /// The least time that was left of the lease at recent echoes.
     lease_margin: RecentMinimum,
     service_manager: &'a mut ServiceManager,
@@ -450,32 +450,32 @@ impl NodeDriver<'_> {
         self.node.handle_health(clock::now(), health);
     }
 
-    fn handle_supervisor_event(&mut self, event: SupervisorEvent) {
+    fn handle_supervisor_event(&mut self, event: WorkersEvent) {
         let now = clock::now();
         debug!(?event, "message from the supervisor");
         match event {
-            SupervisorEvent::Failed(failure) => self.node.handle_failed(now, *failure),
-            SupervisorEvent::Cause(cause) => self.node.handle_cause(now, *cause),
-            SupervisorEvent::Hardware(round, hardware) => {
+            WorkersEvent::Failed(failure) => self.node.handle_failed(now, *failure),
+            WorkersEvent::Cause(cause) => self.node.handle_cause(now, *cause),
+            WorkersEvent::Hardware(round, hardware) => {
                 self.node.handle_hardware(now, round, hardware);
             }
-            SupervisorEvent::Finished(end) => {
+            WorkersEvent::Finished(end) => {
                 self.has_workers = false;
                 self.stopping.handle_ended();
                 self.node.handle_finished(now, end);
             }
-            SupervisorEvent::LeaseExpired => {
+            WorkersEvent::LeaseExpired => {
                 self.node.handle_lease_expired(now);
                 // The keeper's clock runs while the machine is suspended. The agent's does not.
                 self.report_lost_lease();
             }
-            SupervisorEvent::SignalOfWorker(signal) => self.handle_signal_of_worker(signal),
-            SupervisorEvent::Progress(text) => self.node.handle_progress(now, text),
-            SupervisorEvent::Steps(steps) => self.node.handle_steps(steps),
-            SupervisorEvent::Saves(saves) => self.handle_saves(now, saves),
-            SupervisorEvent::Digest(digest) => self.node.handle_digest(now, *digest),
-            SupervisorEvent::Standbys(counts) => self.node.handle_standbys(now, counts),
-            SupervisorEvent::StandbysSettled => self.node.handle_standbys_settled(now),
+            WorkersEvent::SignalOfWorker(signal) => self.handle_signal_of_worker(signal),
+            WorkersEvent::Progress(text) => self.node.handle_progress(now, text),
+            WorkersEvent::Steps(steps) => self.node.handle_steps(steps),
+            WorkersEvent::Saves(saves) => self.handle_saves(now, saves),
+            WorkersEvent::Digest(digest) => self.node.handle_digest(now, *digest),
+            WorkersEvent::Standbys(counts) => self.node.handle_standbys(now, counts),
+            WorkersEvent::StandbysSettled => self.node.handle_standbys_settled(now),
         }
     }
 
@@ -507,7 +507,7 @@ impl NodeDriver<'_> {
             }
             Effect::Send { stream, message } => self.send_on(stream, message),
             Effect::Drop(stream) => self.forget(stream),
-            Effect::Renew(until) => self.order(SupervisorCommand::Renew(until)).await,
+            Effect::Renew(until) => self.order(WorkersCommand::Renew(until)).await,
             Effect::LeaseLost => {
                 self.lease_margin = RecentMinimum::default();
                 self.spec.measures.set_margin(None);
@@ -538,7 +538,7 @@ impl NodeDriver<'_> {
                 self.set_death_notice(None);
                 self.serve_store(&admission).await;
                 if self.stores.are_served() {
-                    self.store_path.test(&admission);
+                    self.store_reach.test(&admission);
                 }
                 // An admitted node has been welcomed, so it knows the job uid.
                 let job_uid = self.node.agent().job_uid().cloned();
@@ -546,22 +546,22 @@ impl NodeDriver<'_> {
                 self.memory.set_job(job_uid.clone());
                 let memory_folder = self.memory.socket_folder().map(Path::to_owned);
                 let address = self.address;
-                let start = SupervisorCommand::Start { admission, job_uid, address, memory_folder };
+                let start = WorkersCommand::Start { admission, job_uid, address, memory_folder };
                 self.order(start).await;
             }
             Action::Stop { signal, grace } => {
-                self.order(SupervisorCommand::Stop { signal, grace }).await
+                self.order(WorkersCommand::Stop { signal, grace }).await
             }
             Action::ShowNotice(notice) => {
                 if notice.is_none() {
                     // The round has ended, so a request for a checkpoint gets no answer.
                     self.answer_askers(|asker| asker.kind == RequestKind::Save, None);
                 }
-                self.order(SupervisorCommand::ShowNotice(notice)).await;
+                self.order(WorkersCommand::ShowNotice(notice)).await;
             }
-            Action::Look(order) => self.order(SupervisorCommand::Look(order)).await,
-            Action::Hung(hung) => self.order(SupervisorCommand::Hung(hung)).await,
-            Action::Kill => self.order(SupervisorCommand::Kill).await,
+            Action::Look(order) => self.order(WorkersCommand::Look(order)).await,
+            Action::Hung(hung) => self.order(WorkersCommand::Hung(hung)).await,
+            Action::Kill => self.order(WorkersCommand::Kill).await,
             Action::Announce(news) => {
                 self.workers_succeeded |= matches!(news, News::Succeeded(_));
                 if let News::NoticeOver(end) = &news {
@@ -579,12 +579,12 @@ impl NodeDriver<'_> {
             }
             Action::ReportWait(wait) => {
                 info!("{}", news::waiting_for(&wait));
-                let endpoint = self.spec.not_here.borrow().endpoint.clone();
+                let endpoint = self.spec.elsewhere.borrow().endpoint.clone();
                 let line = self.lines.waiting(&wait, &endpoint, &self.spec.job.run_id);
                 line.iter().for_each(|line| telemetry::line(line));
             }
             Action::Memory(memory::Effect::LeaveToStandbys(bytes)) => {
-                self.order(SupervisorCommand::LeaveToStandbys(bytes)).await;
+                self.order(WorkersCommand::LeaveToStandbys(bytes)).await;
             }
             Action::Memory(effect) => self.memory.carry_out(effect),
             Action::Finish(_) => debug_assert!(false, "handled by the caller"),
@@ -608,7 +608,7 @@ impl NodeDriver<'_> {
         self.coordinator = coordinator.or(self.coordinator);
         // The leader comes first, because the number of addresses is limited.
         let others = self.voters.iter().copied().filter(|voter| Some(*voter) != self.coordinator);
-        self.command(SupervisorCommand::SetDeathNotice {
+        self.command(WorkersCommand::SetDeathNotice {
             node_id: self.spec.node.node_id.to_string(),
             coordinators: self.coordinator.into_iter().chain(others).collect(),
             round: self.node.agent().known_round().round.round,
@@ -664,12 +664,12 @@ impl NodeDriver<'_> {
         }
     }
 
-    async fn order(&self, command: SupervisorCommand) {
+    async fn order(&self, command: WorkersCommand) {
         // This fails only if the supervisor has ended, which is reported elsewhere.
         let _ = self.commands.send(command).await;
     }
 
-    fn command(&self, command: SupervisorCommand) {
+    fn command(&self, command: WorkersCommand) {
         // The queue has room for all commands that can wait in it.
         let _ = self.commands.try_send(command);
     }

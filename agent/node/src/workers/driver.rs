@@ -28,7 +28,7 @@ use ragent_rendezvous::{
 use tokio::sync::{Notify, mpsc};
 use tracing::{debug, info, warn};
 
-pub use self::messages::{SupervisorCommand, SupervisorEvent, SupervisorHandle};
+pub use self::messages::{WorkersCommand, WorkersEvent, WorkersHandle};
 use ragent_base::{
     report::event_log::{AgentEvent, WorkerEvent},
     sys::{
@@ -55,7 +55,7 @@ use super::{
     launch::environment,
     look::files::LookFiles,
     plumbing::Prepared,
-    spec::SupervisorSpec,
+    spec::WorkersSpec,
 };
 use crate::{keeper::order::Order, workers::limits};
 
@@ -64,7 +64,7 @@ use crate::{keeper::order::Order, workers::limits};
 /// # Errors
 ///
 /// Returns the system's error if the keeper cannot be started.
-pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
+pub fn start(spec: WorkersSpec) -> io::Result<WorkersHandle> {
     let (commands, received) = mpsc::channel(limits::TASK_QUEUE);
     let (reports_to_agent, events) = mpsc::channel(limits::TASK_QUEUE);
     let (reports, from_keeper) = mpsc::channel(limits::TASK_QUEUE);
@@ -103,16 +103,16 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
         background,
     };
     let task = tokio::spawn(driver.drive(received, from_keeper, done));
-    Ok(SupervisorHandle { commands, events, health, task })
+    Ok(WorkersHandle { commands, events, health, task })
 }
 
 struct WorkersDriver {
-    spec: SupervisorSpec,
+    spec: WorkersSpec,
     standbys: HeldStandbys,
     keeper: Option<KeeperLink>,
     drains: Drains,
     reports: mpsc::Sender<FromKeeper>,
-    reports_to_agent: mpsc::Sender<SupervisorEvent>,
+    reports_to_agent: mpsc::Sender<WorkersEvent>,
     group: Option<WorkerGroup>,
     /// The latest orders of these two kinds. A new keeper needs them.
     death_notice: Option<Order>,
@@ -171,7 +171,7 @@ enum HungBy {
 impl WorkersDriver {
     async fn drive(
         mut self,
-        mut commands: mpsc::Receiver<SupervisorCommand>,
+        mut commands: mpsc::Receiver<WorkersCommand>,
         mut from_keeper: mpsc::Receiver<FromKeeper>,
         mut done: mpsc::Receiver<(RoundId, Done)>,
     ) {
@@ -293,7 +293,7 @@ impl WorkersDriver {
                 let hang = group.named_hang.handle_look(clock::now(), local_rank, is_stopped);
                 self.take_stacks(hang, HungBy::Coordinator);
             }
-            Done::Digest(digest) => self.report(SupervisorEvent::Digest(Box::new(digest))).await,
+            Done::Digest(digest) => self.report(WorkersEvent::Digest(Box::new(digest))).await,
         }
     }
 
@@ -303,33 +303,27 @@ impl WorkersDriver {
         }
     }
 
-    async fn handle_command(&mut self, command: SupervisorCommand) {
+    async fn handle_command(&mut self, command: WorkersCommand) {
         match command {
-            SupervisorCommand::Start { admission, job_uid, address, memory_folder } => {
+            WorkersCommand::Start { admission, job_uid, address, memory_folder } => {
                 self.memory_folder = memory_folder;
                 self.start_group(*admission, job_uid, address).await
             }
-            SupervisorCommand::Stop { signal, grace } => self.input(Input::Stop { signal, grace }),
-            SupervisorCommand::Forward(signal) => {
+            WorkersCommand::Stop { signal, grace } => self.input(Input::Stop { signal, grace }),
+            WorkersCommand::Forward(signal) => {
                 if self.group.as_ref().is_some_and(|group| group.machine.is_running()) {
                     self.order(Order::Forward { signal: signal as i32 }, Vec::new()).await;
                 }
             }
-            SupervisorCommand::ShowNotice(notice) => self.show_notice(notice.as_deref()),
-            SupervisorCommand::Look(order) => self.look_for(order),
-            SupervisorCommand::Hung(hung) => self.handle_hung(hung),
-            SupervisorCommand::Kill => self.input(Input::Kill),
-            SupervisorCommand::Renew(until) => self.renew(until),
-            SupervisorCommand::LeaveToStandbys(bytes) => {
+            WorkersCommand::ShowNotice(notice) => self.show_notice(notice.as_deref()),
+            WorkersCommand::Look(order) => self.look_for(order),
+            WorkersCommand::Hung(hung) => self.handle_hung(hung),
+            WorkersCommand::Kill => self.input(Input::Kill),
+            WorkersCommand::Renew(until) => self.renew(until),
+            WorkersCommand::LeaveToStandbys(bytes) => {
                 self.standby_input(standby::Input::Left(bytes));
             }
-            SupervisorCommand::SetDeathNotice {
-                node_id,
-                coordinators,
-                round,
-                proof,
-                state_file,
-            } => {
+            WorkersCommand::SetDeathNotice { node_id, coordinators, round, proof, state_file } => {
                 let proof = proof.map(|proof| proof.to_string()).unwrap_or_default();
                 let round = round.0;
                 let order =
@@ -361,7 +355,7 @@ impl WorkersDriver {
                     let failure = self.failure(local_rank, end.clone(), at).await;
                     self.record_failed(&failure);
                     self.pass_last_reports_on().await;
-                    self.report(SupervisorEvent::Failed(Box::new(failure))).await;
+                    self.report(WorkersEvent::Failed(Box::new(failure))).await;
                     self.checks.handle_failure(&end, &self.hardware);
                 }
                 Effect::Signal(signal) => {
@@ -392,7 +386,7 @@ impl WorkersDriver {
                     self.standby_input(standby::Input::RoundEnded);
                     self.timers.clear();
                     self.idle_since = clock::now();
-                    self.report(SupervisorEvent::Finished(end)).await;
+                    self.report(WorkersEvent::Finished(end)).await;
                 }
             }
         }
@@ -427,7 +421,7 @@ impl WorkersDriver {
         self.spec.events.agent(admission, event);
     }
 
-    async fn report(&self, event: SupervisorEvent) {
+    async fn report(&self, event: WorkersEvent) {
         // An agent that no longer listens is about to drop its commands, too.
         let _ = self.reports_to_agent.send(event).await;
     }

@@ -34,7 +34,7 @@ use tokio::sync::Notify;
 use tracing::warn;
 
 use self::route::{LogFile, Route, route};
-use super::spec::SupervisorSpec;
+use super::spec::WorkersSpec;
 
 /// The last lines of a worker's stderr.
 #[derive(Default)]
@@ -134,7 +134,7 @@ pub(super) struct Plumbing {
 ///
 /// Returns the system's error for a pipe.
 pub(super) fn plumb(
-    spec: &SupervisorSpec,
+    spec: &WorkersSpec,
     admission: &Admission,
     choices: &[Option<Choice>; 2],
     local_rank: LocalRank,

@@ -12,7 +12,7 @@ use super::health::timers::TimerPipe;
 
 /// The configuration of a supervisor.
 #[derive(Debug)]
-pub struct SupervisorSpec {
+pub struct WorkersSpec {
     /// The job, with the settings of its workers.
     pub job: Arc<JobSpec>,
     /// The log of the workers' events.

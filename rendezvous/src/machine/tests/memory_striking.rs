@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     fixture::{Did, Fixture, failure},
-    keeping::{OWN, id, planned, running},
+    memory::{OWN, id, planned, running},
 };
 use crate::{
     event::{EventKind, StrikeReason},

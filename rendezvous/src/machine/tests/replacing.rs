@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{
     fixture::{Did, Fixture, failure, ready},
-    keeping::{OWN, id, planned, running},
     looking::answer,
+    memory::{OWN, id, planned, running},
     stalling::train,
 };
 use crate::{

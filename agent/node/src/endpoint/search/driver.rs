@@ -18,7 +18,7 @@ use ragent_coordinator::{
     identity::{Candidate, SearchStanding},
 };
 use ragent_leadership::LeadershipCommand;
-use ragent_proto::convert::NotHere;
+use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::ids::{RunId, VoterAddress};
 use tokio::{
     sync::watch,
@@ -185,7 +185,7 @@ impl Search {
         let listener = listener.map_err(system("listen"))?;
         self.port = listener.local_addr().map_err(system("listen"))?.port();
         let served = listener.try_clone().map_err(system("listen"))?;
-        let known = watch::channel(NotHere::unknown()).1;
+        let known = watch::channel(CoordinatorAddress::unknown()).1;
         let server = Server::elsewhere(served, &self.run_id, known, &self.credentials)?;
         server.show_standing(self.standing.subscribe());
         Ok((listener, server))

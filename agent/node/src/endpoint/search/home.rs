@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use ragent_base::{net, spec::Endpoint};
 use ragent_coordinator::{driver::Inputs, identity::SearchStage, role::ElectedCoordinator};
 use ragent_leadership::Leadership;
-use ragent_proto::convert::NotHere;
+use ragent_proto::convert::CoordinatorAddress;
 use tokio::sync::watch;
 
 use super::choice::Settled;
@@ -13,7 +13,7 @@ use super::choice::Settled;
 /// The part of an agent in its job, as the rest of the agent knows it.
 pub(crate) struct Home {
     pub(super) leading: Option<(Leadership, watch::Receiver<ElectedCoordinator>)>,
-    known: watch::Receiver<NotHere>,
+    known: watch::Receiver<CoordinatorAddress>,
     /// The address of the host with which the agent is registered, and its name.
     at: (Option<SocketAddr>, String),
 }
@@ -23,7 +23,7 @@ impl Home {
     /// that may lead, and the coordinator that it knows. `found` is the address of the host that the search has found.
     pub(crate) fn new(
         leading: Option<(Leadership, watch::Receiver<ElectedCoordinator>)>,
-        known: watch::Receiver<NotHere>,
+        known: watch::Receiver<CoordinatorAddress>,
         found: Option<SocketAddr>,
     ) -> Self {
         Self { leading, known, at: (found, String::new()) }

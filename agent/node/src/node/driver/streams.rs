@@ -12,7 +12,7 @@ use ragent_core::{link::Echo, node::Claims};
 use ragent_leadership::{Leadership, LeadershipCommand, Superseded};
 use ragent_proto::{
     Proof,
-    convert::{FromCoordinator, NotHere},
+    convert::{CoordinatorAddress, FromCoordinator},
 };
 use ragent_rendezvous::{
     ids::{Round, StreamNumber, VoterAddress},
@@ -143,7 +143,9 @@ impl NodeDriver<'_> {
     ) {
         let message = match message {
             FromCoordinator::Message(message) => message,
-            FromCoordinator::NotHere(not_here) => return self.go_elsewhere(now, stream, &not_here),
+            FromCoordinator::Elsewhere(elsewhere) => {
+                return self.go_elsewhere(now, stream, &elsewhere);
+            }
             FromCoordinator::OtherAgent => return self.become_another(now, stream),
             FromCoordinator::Welcomed(welcome, proof) => {
                 return self.handle_welcome(now, stream, &welcome, proof);
@@ -191,7 +193,7 @@ impl NodeDriver<'_> {
             );
             if is_first {
                 // The host reaches itself at a loopback address, which is not what the user gave.
-                let given = self.spec.not_here.borrow().endpoint.clone();
+                let given = self.spec.elsewhere.borrow().endpoint.clone();
                 let is_fixed = !self.spec.destination.is_elected() && !given.is_empty();
                 let line = self.lines.registered(if is_fixed { &given } else { &endpoint });
                 line.iter().for_each(|line| telemetry::line(line));
@@ -199,10 +201,10 @@ impl NodeDriver<'_> {
             self.service_manager.report_registered(&endpoint);
         }
         let is_elected = self.spec.destination.is_elected();
-        self.spec.not_here.send_modify(|not_here| {
-            not_here.term = welcome.term;
+        self.spec.elsewhere.send_modify(|elsewhere| {
+            elsewhere.term = welcome.term;
             if is_elected {
-                not_here.endpoint = endpoint;
+                elsewhere.endpoint = endpoint;
             }
         });
     }
@@ -327,28 +329,33 @@ impl NodeDriver<'_> {
     }
 
     /// Follows a redirect from an agent that does not coordinate, or no longer does.
-    pub(super) fn go_elsewhere(&mut self, now: Instant, stream: StreamNumber, not_here: &NotHere) {
+    pub(super) fn go_elsewhere(
+        &mut self,
+        now: Instant,
+        stream: StreamNumber,
+        elsewhere: &CoordinatorAddress,
+    ) {
         let is_bound = self.node.agent().is_bound_to_a_run();
-        match self.spec.destination.handle_redirect(stream, not_here, is_bound) {
+        match self.spec.destination.handle_redirect(stream, elsewhere, is_bound) {
             Redirect::SteppedDown(leader) => {
                 info!(to = %leader, "the coordinator has stepped down for another one");
-                self.node.handle_sent_elsewhere(now, stream, not_here.term, true);
+                self.node.handle_sent_elsewhere(now, stream, elsewhere.term, true);
                 self.proof.discard();
             }
             Redirect::NotLeading(is_new) => {
-                debug!(leader = not_here.endpoint, is_new, "the voter does not lead");
+                debug!(leader = elsewhere.endpoint, is_new, "the voter does not lead");
                 self.node.handle_not_leading(now, stream, is_new);
             }
             Redirect::Elsewhere(endpoint) => {
-                if self.node.handle_sent_elsewhere(now, stream, not_here.term, true) {
+                if self.node.handle_sent_elsewhere(now, stream, elsewhere.term, true) {
                     self.follow(endpoint);
                 } else {
-                    debug!(endpoint = not_here.endpoint, "redirect ignored");
+                    debug!(endpoint = elsewhere.endpoint, "redirect ignored");
                 }
             }
             Redirect::Ignored => {
-                self.node.handle_sent_elsewhere(now, stream, not_here.term, false);
-                debug!(endpoint = not_here.endpoint, "redirect ignored");
+                self.node.handle_sent_elsewhere(now, stream, elsewhere.term, false);
+                debug!(endpoint = elsewhere.endpoint, "redirect ignored");
             }
         }
     }
@@ -359,7 +366,7 @@ impl NodeDriver<'_> {
             from = %self.spec.destination, to = %endpoint,
             "redirected to another endpoint of the coordinator"
         );
-        self.spec.not_here.send_modify(|known| known.endpoint = endpoint.to_string());
+        self.spec.elsewhere.send_modify(|known| known.endpoint = endpoint.to_string());
         self.spec.destination.replace(endpoint);
         self.proof.discard();
         // This agent's address as a host may be a loopback address, which need not reach the new coordinator.

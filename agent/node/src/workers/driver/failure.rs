@@ -17,7 +17,7 @@ use ragent_rendezvous::{
 };
 use tokio::{task::spawn_blocking, time::timeout};
 
-use super::{SupervisorEvent, Worker, WorkersDriver};
+use super::{Worker, WorkersDriver, WorkersEvent};
 use crate::{
     workers::limits,
     workers::{launch::error_file, plumbing::StderrTail},
@@ -108,7 +108,7 @@ impl WorkersDriver {
         };
         reading.ended().await;
         let hardware = self.hardware.of_failure(clock::now());
-        self.report(SupervisorEvent::Hardware(round, hardware)).await;
+        self.report(WorkersEvent::Hardware(round, hardware)).await;
     }
 
     /// Reports to the agent which worker failed first, by the error files of all workers.
@@ -138,7 +138,7 @@ impl WorkersDriver {
         let mut cause = self.failure(local_rank, end, at).await;
         let read_for = clock::now().saturating_duration_since(now);
         cause.error_file_age = Some(file_age.saturating_add(read_for));
-        self.report(SupervisorEvent::Cause(Box::new(cause))).await;
+        self.report(WorkersEvent::Cause(Box::new(cause))).await;
     }
 }
 

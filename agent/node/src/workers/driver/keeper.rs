@@ -11,7 +11,7 @@ use ragent_core::{keeper_watch::Effect, process_end::ProcessEnd, standby, superv
 use ragent_rendezvous::{ids::LocalRank, message::WorkerEnd};
 use tracing::{debug, info, warn};
 
-use super::{SupervisorEvent, WorkerState, WorkersDriver};
+use super::{WorkerState, WorkersDriver, WorkersEvent};
 use crate::{
     keeper::order::{KeeperReport, Order},
     workers::keeper_link::{FromKeeper, KeeperLink},
@@ -113,12 +113,12 @@ impl WorkersDriver {
             KeeperReport::LeaseOver => {
                 // The node driver prints the warning.
                 info!("the lease has ended; the keeper kills the workers");
-                self.report(SupervisorEvent::LeaseExpired).await;
+                self.report(WorkersEvent::LeaseExpired).await;
                 self.input(Input::Kill);
             }
             KeeperReport::Signal { signal } => {
                 if let Ok(signal) = Signal::try_from(signal) {
-                    self.report(SupervisorEvent::SignalOfWorker(signal)).await;
+                    self.report(WorkersEvent::SignalOfWorker(signal)).await;
                 }
             }
             KeeperReport::Pong => {}

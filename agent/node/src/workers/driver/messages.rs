@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, watch};
 
 /// A command to the supervisor.
 #[derive(Debug)]
-pub enum SupervisorCommand {
+pub enum WorkersCommand {
     /// Start the workers of a round. The previous group has finished.
     Start {
         /// The admission of the node.
@@ -73,7 +73,7 @@ pub enum SupervisorCommand {
 
 /// A report of the supervisor.
 #[derive(Clone, Debug, PartialEq)]
-pub enum SupervisorEvent {
+pub enum WorkersEvent {
     /// The first failure of the group. The other workers are being stopped.
     Failed(Box<WorkerFailure>),
     /// The failure with the oldest error file of all workers in the group. It is sent before the end of the group.
@@ -102,11 +102,11 @@ pub enum SupervisorEvent {
 
 /// A running supervisor.
 #[derive(Debug)]
-pub struct SupervisorHandle {
+pub struct WorkersHandle {
     /// Commands. Dropping this ends the supervisor, its keeper and all processes below.
-    pub commands: mpsc::Sender<SupervisorCommand>,
+    pub commands: mpsc::Sender<WorkersCommand>,
     /// Reports of the supervisor.
-    pub events: mpsc::Receiver<SupervisorEvent>,
+    pub events: mpsc::Receiver<WorkersEvent>,
     /// The health of this node. What it has found about a failure is there before the end of the group is reported.
     pub health: watch::Receiver<NodeHealth>,
     /// Its task, which ends when no process is left.

@@ -17,7 +17,7 @@ use ragent_rendezvous::{
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use super::{SupervisorEvent, WorkersDriver};
+use super::{WorkersDriver, WorkersEvent};
 use crate::{
     keeper::order::{Order, Program},
     workers::{
@@ -25,7 +25,7 @@ use crate::{
             arguments,
             environment::{self, NOT_INHERITED},
         },
-        spec::SupervisorSpec,
+        spec::WorkersSpec,
         standby::{Hook, LeftOut, Ready, StandbyReport},
     },
 };
@@ -51,7 +51,7 @@ pub(super) struct Enabled {
 
 impl HeldStandbys {
     /// Starts to test the interpreter of the workers, if they should have standbys.
-    pub(super) fn prepare(spec: &SupervisorSpec) -> Self {
+    pub(super) fn prepare(spec: &WorkersSpec) -> Self {
         if spec.job.standby.is_empty() {
             return Self::Disabled;
         }
@@ -101,7 +101,7 @@ impl WorkersDriver {
             }
             Err(reason) => {
                 warn!("workers have no standbys: {reason}; they are started as new processes");
-                self.report(SupervisorEvent::StandbysSettled).await;
+                self.report(WorkersEvent::StandbysSettled).await;
                 HeldStandbys::Disabled
             }
         };
@@ -136,7 +136,7 @@ impl WorkersDriver {
                     self.standby_input(Input::Memory { available });
                 }
                 Effect::Announce(news) => announce(&news),
-                Effect::Settled => self.report(SupervisorEvent::StandbysSettled).await,
+                Effect::Settled => self.report(WorkersEvent::StandbysSettled).await,
             }
         }
         self.report_counts();
@@ -154,7 +154,7 @@ impl WorkersDriver {
             text
         });
         let Counts { ready, importing, size, .. } = counts;
-        let event = SupervisorEvent::Standbys(StandbyCounts { ready, importing, size, obstacle });
+        let event = WorkersEvent::Standbys(StandbyCounts { ready, importing, size, obstacle });
         // If the queue is full, the counts are reported after the next event.
         if self.reports_to_agent.try_send(event).is_ok() {
             enabled.reported = counts;
@@ -228,7 +228,7 @@ impl WorkersDriver {
         args: Vec<OsString>,
         env: Vec<(String, OsString)>,
     ) -> Program {
-        let SupervisorSpec { job, given, .. } = &self.spec;
+        let WorkersSpec { job, given, .. } = &self.spec;
         Program {
             local_rank: local_rank.0,
             program: job.command.program.clone(),

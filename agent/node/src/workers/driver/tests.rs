@@ -47,10 +47,10 @@ impl Drop for Fixture {
     }
 }
 
-fn spec(folder: &Path) -> SupervisorSpec {
+fn spec(folder: &Path) -> WorkersSpec {
     let (console, _) = Console::start().unwrap();
     let job = Arc::new(JobSpec { held_gpu_timeout: Duration::ZERO, ..job_spec() });
-    SupervisorSpec {
+    WorkersSpec {
         events: EventLog::new(&console, Arc::clone(&job), String::new()),
         measures: Arc::new(NodeMeasures::default()),
         timer_pipe: None,

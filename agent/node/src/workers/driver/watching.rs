@@ -25,7 +25,7 @@ use ragent_rendezvous::{
 use tokio::task::spawn_blocking;
 use tracing::{error, warn};
 
-use super::{Done, HungBy, SupervisorEvent, Worker, WorkerState, WorkersDriver};
+use super::{Done, HungBy, Worker, WorkerState, WorkersDriver, WorkersEvent};
 use crate::workers::{
     health::{
         notice_file, progress,
@@ -34,7 +34,7 @@ use crate::workers::{
         worker_reports::{ReportSockets, Unfit, WorkerReport},
     },
     look::is_stopped,
-    spec::SupervisorSpec,
+    spec::WorkersSpec,
 };
 
 impl WorkersDriver {
@@ -113,7 +113,7 @@ impl WorkersDriver {
             let first = group.workers.iter().find(|(_, worker)| worker.status.is_some());
             if first.is_some_and(|(first, _)| *first == local_rank) {
                 // If the queue is full, a later line is enough.
-                let _ = self.reports_to_agent.try_send(SupervisorEvent::Progress(text));
+                let _ = self.reports_to_agent.try_send(WorkersEvent::Progress(text));
             }
         }
         self.take_stacks(hang, HungBy::Node);
@@ -142,7 +142,7 @@ impl WorkersDriver {
             group.steps.handle_step(now, local_rank, StepSource::Saved, step);
         }
         // If the queue is full, a later checkpoint is enough.
-        let _ = self.reports_to_agent.try_send(SupervisorEvent::Saves(group.saves.saves()));
+        let _ = self.reports_to_agent.try_send(WorkersEvent::Saves(group.saves.saves()));
     }
 
     /// Shows a notice to the workers, or removes the last one. The file is replaced as a whole.
@@ -204,7 +204,7 @@ impl WorkersDriver {
         }
         if let Some(steps) = group.steps.take_changed() {
             // If the queue is full, later steps are enough.
-            let _ = self.reports_to_agent.try_send(SupervisorEvent::Steps(steps));
+            let _ = self.reports_to_agent.try_send(WorkersEvent::Steps(steps));
         }
     }
 
@@ -222,7 +222,7 @@ impl WorkersDriver {
         if let Some(saves) = self.group.as_ref().map(|group| group.saves.saves())
             && saves != NodeSaves::default()
         {
-            self.report(SupervisorEvent::Saves(saves)).await;
+            self.report(WorkersEvent::Saves(saves)).await;
         }
     }
 
@@ -263,7 +263,7 @@ impl WorkersDriver {
 }
 
 /// Opens the sockets for reports of workers.
-pub(super) fn open_report_sockets(spec: &SupervisorSpec) -> Option<ReportSockets> {
+pub(super) fn open_report_sockets(spec: &WorkersSpec) -> Option<ReportSockets> {
     let size = spec.job.local_world_size.get();
     ReportSockets::open(&spec.socket_dir, size)
         .map_err(|error| {

@@ -32,7 +32,7 @@ pub(super) struct Tested {
 
 /// The connections that were tested, and the running tests.
 #[derive(Debug)]
-pub(super) struct Paths {
+pub(super) struct NodeReach {
     places: Arc<Semaphore>,
     tests: JoinSet<Tested>,
     /// The nodes that are being tested.
@@ -48,7 +48,7 @@ pub(super) struct Paths {
     round: RoundId,
 }
 
-impl Paths {
+impl NodeReach {
     pub(super) fn new() -> Self {
         Self {
             places: Arc::new(Semaphore::new(limits::REACH_AT_ONCE)),
@@ -202,22 +202,22 @@ mod tests {
     /// At most a limited number of nodes is listed. Nodes that are gone or reached again make room.
     #[test]
     fn few_nodes_are_listed() {
-        let mut paths = Paths::new();
+        let mut reach = NodeReach::new();
         for number in 0..100 {
-            paths.record(tested(number, false), |_| true);
+            reach.record(tested(number, false), |_| true);
         }
-        assert_eq!(paths.unreached(RoundId::default(), |_| true).len(), UNREACHED_MAX);
-        paths.record(tested(0, true), |_| true);
-        paths.record(tested(200, false), |_| true);
+        assert_eq!(reach.unreached(RoundId::default(), |_| true).len(), UNREACHED_MAX);
+        reach.record(tested(0, true), |_| true);
+        reach.record(tested(200, false), |_| true);
         assert!(
-            paths
+            reach
                 .unreached(RoundId::default(), |_| true)
                 .iter()
                 .any(|unreached| unreached.to.starts_with("n200 "))
         );
-        paths.record(tested(300, false), |node| node.as_str() == "n300");
-        assert_eq!(paths.unreached(RoundId::default(), |_| true).len(), 1);
-        assert_eq!(paths.unreached(RoundId::default(), |_| false), []);
+        reach.record(tested(300, false), |node| node.as_str() == "n300");
+        assert_eq!(reach.unreached(RoundId::default(), |_| true).len(), 1);
+        assert_eq!(reach.unreached(RoundId::default(), |_| false), []);
     }
 
     /// A node whose stream comes from its address.
@@ -229,88 +229,88 @@ mod tests {
     /// One test of a node runs at a time, only at the address that it registered from, and not again once it was reached.
     #[tokio::test]
     async fn few_tests_run() {
-        let mut paths = Paths::new();
+        let mut reach = NodeReach::new();
         let node = observed("n1");
         let elsewhere = Some([10, 9, 9, 9].into());
         for observed in [None, elsewhere] {
             let node = NodeDescription { observed, ..node.clone() };
-            paths.handle_admitted(&node, true, |_| true);
+            reach.handle_admitted(&node, true, |_| true);
         }
-        paths.handle_admitted(&node, false, |_| true);
-        assert_eq!(paths.tests.len(), 0);
+        reach.handle_admitted(&node, false, |_| true);
+        assert_eq!(reach.tests.len(), 0);
         for _ in 0..3 {
-            paths.handle_admitted(&node, true, |_| true);
+            reach.handle_admitted(&node, true, |_| true);
         }
-        assert_eq!(paths.tests.len(), 1);
+        assert_eq!(reach.tests.len(), 1);
     }
 
     /// A node that does not reach the store is listed until the next round.
     #[test]
     fn store_is_listed_for_its_round() {
-        let mut paths = Paths::new();
+        let mut reach = NodeReach::new();
         let node = registration("n1").node;
         let next = RoundId { round: Round(2), ..RoundId::default() };
         for (round, port) in [(RoundId::default(), 2), (next, 3)] {
             let address = format!("10.0.0.1:{port}");
             let unreached = StoreUnreached { round, address, why: "no answer".to_owned() };
-            paths.handle_store_unreached(&node, unreached, |_| true);
-            let list = paths.unreached(round, |_| true);
+            reach.handle_store_unreached(&node, unreached, |_| true);
+            let list = reach.unreached(round, |_| true);
             assert_eq!(list.len(), 1);
             assert_eq!(list[0].to, format!("the workers' store (10.0.0.1:{port})"));
         }
-        assert_eq!(paths.unreached(RoundId::default(), |_| true), []);
+        assert_eq!(reach.unreached(RoundId::default(), |_| true), []);
     }
 
     /// A node that was not tested because the list was full is tested in a later round, once.
     #[tokio::test]
     async fn tests_are_postponed() {
-        let mut paths = Paths::new();
+        let mut reach = NodeReach::new();
         let [early, late] = ["early", "late"].map(observed);
-        let admit = |paths: &mut Paths, node: &NodeDescription, is_new| {
-            let before = paths.tests.len();
-            paths.handle_admitted(node, is_new, |_| true);
-            paths.tests.len() - before
+        let admit = |reach: &mut NodeReach, node: &NodeDescription, is_new| {
+            let before = reach.tests.len();
+            reach.handle_admitted(node, is_new, |_| true);
+            reach.tests.len() - before
         };
-        assert_eq!(admit(&mut paths, &early, true), 1);
+        assert_eq!(admit(&mut reach, &early, true), 1);
         for number in 0..UNREACHED_MAX {
-            paths.record(tested(number, false), |_| true);
+            reach.record(tested(number, false), |_| true);
         }
-        assert_eq!(admit(&mut paths, &late, true), 0);
+        assert_eq!(admit(&mut reach, &late, true), 0);
         for node in [&early, &late] {
-            assert_eq!(admit(&mut paths, node, false), 0);
+            assert_eq!(admit(&mut reach, node, false), 0);
         }
-        paths.record(tested(0, true), |_| true);
+        reach.record(tested(0, true), |_| true);
         for node in [&early, &late] {
-            assert_eq!(admit(&mut paths, node, false), 1);
+            assert_eq!(admit(&mut reach, node, false), 1);
             let reached = Tested { node: node.node_id.clone(), unreached: None };
-            paths.record(reached, |_| true);
-            assert_eq!(admit(&mut paths, node, false), 0);
+            reach.record(reached, |_| true);
+            assert_eq!(admit(&mut reach, node, false), 0);
         }
     }
 
     /// At most a limited number of untested nodes is kept.
     #[test]
     fn few_nodes_are_noted_as_untested() {
-        let mut paths = Paths::new();
+        let mut reach = NodeReach::new();
         for number in 0..=NODES_MAX {
-            paths.postpone(NodeId::new(format!("n{number}")), |_| true);
+            reach.postpone(NodeId::new(format!("n{number}")), |_| true);
         }
-        assert_eq!(paths.untested.len(), NODES_MAX);
-        paths.postpone(NodeId::new("x"), |node| node.as_str() == "x");
-        assert_eq!(paths.untested.len(), 1);
+        assert_eq!(reach.untested.len(), NODES_MAX);
+        reach.postpone(NodeId::new("x"), |node| node.as_str() == "x");
+        assert_eq!(reach.untested.len(), 1);
     }
 
     /// Nodes that are gone make room for tests of new ones.
     #[tokio::test]
     async fn nodes_that_are_gone_make_room() {
-        let mut paths = Paths::new();
+        let mut reach = NodeReach::new();
         for number in 0..UNREACHED_MAX {
-            paths.record(tested(number, false), |_| true);
+            reach.record(tested(number, false), |_| true);
         }
         let node = observed("x");
-        paths.handle_admitted(&node, true, |_| true);
-        assert_eq!(paths.tests.len(), 0);
-        paths.handle_admitted(&node, true, |_| false);
-        assert_eq!(paths.tests.len(), 1);
+        reach.handle_admitted(&node, true, |_| true);
+        assert_eq!(reach.tests.len(), 0);
+        reach.handle_admitted(&node, true, |_| false);
+        assert_eq!(reach.tests.len(), 1);
     }
 }

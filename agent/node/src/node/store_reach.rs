@@ -20,13 +20,13 @@ use super::limits;
 
 /// The test of the connection to the newest round's store.
 #[derive(Debug, Default)]
-pub(super) struct StorePath {
+pub(super) struct StoreReach {
     test: JoinSet<Result<String, StoreUnreached>>,
     /// The host of the last store that was reached. It is not tested again, although the next store has another port.
     reached: Option<String>,
 }
 
-impl StorePath {
+impl StoreReach {
     /// Starts the test for a round. The test for an earlier round is abandoned.
     pub(super) fn test(&mut self, admission: &Admission) {
         self.test = JoinSet::new();

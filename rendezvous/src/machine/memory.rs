@@ -37,7 +37,7 @@ use crate::{
 
 /// The checkpoints in memory of one round, and what matters across rounds.
 #[derive(Debug, Default)]
-pub(super) struct Keeping {
+pub(super) struct JobMemory {
     /// The round. After a takeover, it is none: the plan of the last round is not known.
     pub(super) round: RoundId,
     /// The checkpoint with which it has begun.
@@ -118,7 +118,7 @@ struct Pair {
     ward: Option<GroupRank>,
 }
 
-impl Keeping {
+impl JobMemory {
     /// Returns the state at the beginning of another run.
     pub(super) fn of_new_run(&self) -> Self {
         Self { has_reports: self.has_reports, ..Self::default() }
@@ -160,7 +160,7 @@ impl Keeping {
 impl Rendezvous {
     /// Returns the checkpoint with which a round of this table would begin.
     pub(super) fn choose_checkpoint(&self, table: &Table) -> Option<Chosen> {
-        if !self.keeping.has_reports {
+        if !self.memory.has_reports {
             return None;
         }
         let places: Vec<Place<'_>> = table
@@ -180,7 +180,7 @@ impl Rendezvous {
             Some(Source { node, report })
         });
         let is_void = |checkpoint| self.job_state.training.is_void(checkpoint);
-        choose(sources, &places, is_void, &self.keeping.gone)
+        choose(sources, &places, is_void, &self.memory.gone)
     }
 
     /// Returns true if the next round should wait once, because no checkpoint fits it: after a takeover, spares with
@@ -192,16 +192,16 @@ impl Rendezvous {
                 report.parts.iter().any(|part| !is_void(part.checkpoint))
             })
         };
-        let waits = self.keeping.may_wait && self.roster.iter().any(|(_, node)| holds_any(node));
-        self.keeping.may_wait = false;
+        let waits = self.memory.may_wait && self.roster.iter().any(|(_, node)| holds_any(node));
+        self.memory.may_wait = false;
         if waits {
-            self.keeping.waits_until = Some(after(now, TAKEOVER_COURTESY));
+            self.memory.waits_until = Some(after(now, TAKEOVER_COURTESY));
         }
         waits
     }
 
     /// Begins a round with a checkpoint that was chosen for its table.
-    pub(super) fn begin_keeping(
+    pub(super) fn begin_memory(
         &mut self,
         now: Instant,
         round: RoundId,
@@ -233,9 +233,9 @@ impl Rendezvous {
         // Each node is named for its own part, and at most for one copy.
         let can_be_resharded = lengths
             .is_some_and(|lengths| lengths.iter().sum::<usize>() * 2 <= ALL_SOURCES_BYTES_MAX);
-        let before = std::mem::take(&mut self.keeping);
+        let before = std::mem::take(&mut self.memory);
         let is_off = self.job_state.training.is_memory_off();
-        self.keeping = Keeping {
+        self.memory = JobMemory {
             round,
             pairs: self.pairs(table, before.has_reports),
             holdings: Holdings::new(round, layout.collect(), may_fetch),
@@ -251,7 +251,7 @@ impl Rendezvous {
             has_reports: before.has_reports,
             waited: Waited { before: before.waited.until(now), since: None },
             copy_time: before.copy_time,
-            ..Keeping::default()
+            ..JobMemory::default()
         };
         // Members of a round learn in each round that memory is off for the rest of the job.
         self.has_guidance |= is_off;
@@ -309,13 +309,13 @@ impl Rendezvous {
     pub(super) fn follow_memory(&mut self, now: Instant, id: &NodeId) {
         let Some(node) = self.roster.get(id) else { return };
         let Some(report) = node.memory.as_deref() else {
-            if self.keeping.has_reports {
+            if self.memory.has_reports {
                 self.hold(now, id);
             }
             return;
         };
         let (round, obstacle) = (report.round, report.obstacle.clone());
-        self.keeping.has_reports = true;
+        self.memory.has_reports = true;
         let why_off = obstacle.as_deref().and_then(|text| text.strip_prefix(OFF));
         // The report has no parts any more.
         let steps = why_off.filter(|why| why.ends_with(DIFFERENT_STEPS));
@@ -331,7 +331,7 @@ impl Rendezvous {
     fn different_steps(&self, round: RoundId, id: &NodeId) -> Option<String> {
         let group = self.phase.group().filter(|group| group.round == round)?;
         let rank = group.member(id)?.rank;
-        let newest = |rank| self.keeping.holdings.newest_own(rank);
+        let newest = |rank| self.memory.holdings.newest_own(rank);
         let members = group.table.as_ref()?.member_ranks();
         let ranks = || (0..).map(GroupRank).zip(members);
         let own = newest(rank);
@@ -347,13 +347,13 @@ impl Rendezvous {
 
     /// Notes that a node has fetched its part. Once all have, an event names them.
     fn note_fetched(&mut self, rank: GroupRank, time: Duration) {
-        let Some(plan) = &self.keeping.plan else { return };
+        let Some(plan) = &self.memory.plan else { return };
         let is_first =
-            plan.sources.contains_key(&rank) && self.keeping.fetched.insert(rank, time).is_none();
-        if !is_first || self.keeping.fetched.len() < plan.sources.len() {
+            plan.sources.contains_key(&rank) && self.memory.fetched.insert(rank, time).is_none();
+        if !is_first || self.memory.fetched.len() < plan.sources.len() {
             return;
         }
-        let (bytes, fetched) = (plan.bytes, &self.keeping.fetched);
+        let (bytes, fetched) = (plan.bytes, &self.memory.fetched);
         let table = self.phase.group().and_then(|group| group.table.as_ref());
         let members = table.map_or(&[][..], Table::member_ranks);
         let host = |rank: &GroupRank| Some(members.get(rank.0 as usize)?.node.host_name.clone());
@@ -368,8 +368,8 @@ impl Rendezvous {
 
     /// Counts the parts of a member. A member that is gone has none.
     fn hold(&mut self, now: Instant, id: &NodeId) {
-        self.keeping.reported.take();
-        let Some(group) = self.phase.group().filter(|group| group.round == self.keeping.round)
+        self.memory.reported.take();
+        let Some(group) = self.phase.group().filter(|group| group.round == self.memory.round)
         else {
             return;
         };
@@ -380,26 +380,26 @@ impl Rendezvous {
         let report = node.and_then(|node| node.memory.as_deref());
         let report = report.filter(|report| report.round == round);
         let parts = report.map_or(&[][..], |report| &report.parts);
-        self.keeping.holdings.record(now, member.rank, parts);
+        self.memory.holdings.record(now, member.rank, parts);
         let (rank, fetch_time) = (member.rank, report.and_then(|report| report.fetch_time));
         match report.and_then(|report| report.waits_for_buffer) {
-            Some(rank) => drop(self.keeping.waits_for_buffer.insert(id.clone(), rank)),
-            None => drop(self.keeping.waits_for_buffer.remove(id)),
+            Some(rank) => drop(self.memory.waits_for_buffer.insert(id.clone(), rank)),
+            None => drop(self.memory.waits_for_buffer.remove(id)),
         }
-        self.keeping.waited.set(now, !self.keeping.waits_for_buffer.is_empty());
-        let newest = self.keeping.holdings.newest_whole();
-        if newest > self.keeping.whole {
-            self.keeping.whole = newest;
-            let copied = newest.and_then(|id| self.keeping.holdings.copied_after(now, id));
-            self.keeping.copy_time = copied.or(self.keeping.copy_time);
-            let known = self.keeping.whole_since.map(|(checkpoint, _)| checkpoint);
+        self.memory.waited.set(now, !self.memory.waits_for_buffer.is_empty());
+        let newest = self.memory.holdings.newest_whole();
+        if newest > self.memory.whole {
+            self.memory.whole = newest;
+            let copied = newest.and_then(|id| self.memory.holdings.copied_after(now, id));
+            self.memory.copy_time = copied.or(self.memory.copy_time);
+            let known = self.memory.whole_since.map(|(checkpoint, _)| checkpoint);
             if known != newest {
-                self.keeping.whole_since = newest.map(|checkpoint| (checkpoint, now));
+                self.memory.whole_since = newest.map(|checkpoint| (checkpoint, now));
             }
         }
-        let complete = self.keeping.holdings.newest_complete();
-        if complete > self.keeping.reached && matches!(self.phase, Phase::Running(_)) {
-            self.keeping.reached = complete;
+        let complete = self.memory.holdings.newest_complete();
+        if complete > self.memory.reached && matches!(self.phase, Phase::Running(_)) {
+            self.memory.reached = complete;
             complete.into_iter().for_each(|checkpoint| self.reach_in_memory(checkpoint));
         }
         if let Some(time) = fetch_time {
@@ -426,7 +426,7 @@ impl Rendezvous {
 
     /// Adds the buddy's host name to a line. The node that reports it knows only the buddy's address.
     pub(super) fn with_buddy_host(&self, rank: GroupRank, line: &str) -> String {
-        let pair = usize::try_from(rank.0).ok().and_then(|rank| self.keeping.pairs.get(rank));
+        let pair = usize::try_from(rank.0).ok().and_then(|rank| self.memory.pairs.get(rank));
         let address = pair.and_then(|pair| pair.buddy.as_deref());
         match address.filter(|address| line.contains(*address)).zip(self.buddy_host(rank)) {
             Some((address, host)) => line.replacen(address, &format!("{host} ({address})"), 1),
@@ -436,7 +436,7 @@ impl Rendezvous {
 
     /// Returns the host name of the node that keeps the copies of the node with this rank, if it has one.
     pub(super) fn buddy_host(&self, rank: GroupRank) -> Option<String> {
-        let pairs = &self.keeping.pairs;
+        let pairs = &self.memory.pairs;
         pairs.get(usize::try_from(rank.0).ok()?)?.buddy.as_ref()?;
         let buddy = pairs.iter().position(|pair| pair.ward == Some(rank))?;
         let table = self.phase.group()?.table.as_ref()?;
@@ -446,15 +446,15 @@ impl Rendezvous {
     /// Returns the checkpoint that echoes name: the newest one of the running round that is whole.
     pub(super) fn whole_in_memory(&self) -> Option<CheckpointId> {
         let Phase::Running(_) = &self.phase else { return None };
-        self.keeping.whole
+        self.memory.whole
     }
 
     /// Returns the checkpoint whose parts a node without a place keeps: that of the newest round, or an id that no
     /// checkpoint has if that round began from disk. `None` if the plan is not known: an earlier coordinator has chosen it.
     pub(super) fn kept_for_round(&self) -> Option<CheckpointId> {
-        let group = self.phase.group().filter(|group| group.round == self.keeping.round);
-        group.filter(|_| self.keeping.has_reports)?;
-        let plan = self.keeping.plan.as_ref().map(|plan| plan.checkpoint);
+        let group = self.phase.group().filter(|group| group.round == self.memory.round);
+        group.filter(|_| self.memory.has_reports)?;
+        let plan = self.memory.plan.as_ref().map(|plan| plan.checkpoint);
         let is_usable = |checkpoint: &CheckpointId| !self.job_state.training.is_void(*checkpoint);
         Some(plan.filter(is_usable).unwrap_or_default())
     }
@@ -471,7 +471,7 @@ impl Rendezvous {
             return None;
         };
         let is_suitable = matches!(phase.kind, NoticeKind::Leave | NoticeKind::Members);
-        let is_usable = group.round == self.keeping.round && self.memory_off().is_none();
+        let is_usable = group.round == self.memory.round && self.memory_off().is_none();
         let is_over = phase.until.is_some_and(|until| until <= now);
         let may_be_enough = is_over || after(phase.since, MEMORY_IS_ENOUGH_AFTER) <= now;
         if !is_suitable || !is_usable || !phase.ends_round() || !may_be_enough {
@@ -483,24 +483,24 @@ impl Rendezvous {
         let leavers: BTreeSet<GroupRank> =
             leavers.filter_map(|id| Some(group.member(id)?.rank)).collect();
         let (checkpoint, kind, is_replicated) =
-            self.keeping.holdings.held_without(&leavers, phase.since)?;
+            self.memory.holdings.held_without(&leavers, phase.since)?;
         let size = group.size as usize;
         let (staying, ready) = (size.saturating_sub(leavers.len()), self.roster.ready());
         let next = shared.nodes.fit(staying + ready.len());
         let is_enough = next >= shared.nodes.min() as usize;
-        if kind == MemoryKind::Dcp && !is_replicated && self.keeping.can_be_resharded {
+        if kind == MemoryKind::Dcp && !is_replicated && self.memory.can_be_resharded {
             return is_enough.then_some(checkpoint.step);
         }
-        let may_fetch = self.keeping.pairs.iter().any(|pair| pair.buddy.is_some());
+        let may_fetch = self.memory.pairs.iter().any(|pair| pair.buddy.is_some());
         let is_alike = |id: &NodeId| {
             let workers = self.roster.get(id).map(|node| node.description.local_world_size);
-            workers == self.keeping.workers
+            workers == self.memory.workers
         };
         let fits = if is_replicated {
             is_enough
         } else {
             let keeps_ranks = next == size && !shared.fixed_ranks;
-            keeps_ranks && self.keeping.workers.is_some() && ready.iter().all(is_alike)
+            keeps_ranks && self.memory.workers.is_some() && ready.iter().all(is_alike)
         };
         (fits && (may_fetch || next <= staying)).then_some(checkpoint.step)
     }

@@ -16,7 +16,7 @@ use super::limits;
 
 /// The connections to the other voters, and their addresses.
 #[derive(Debug)]
-pub(super) struct Reachability {
+pub(super) struct VoterReach {
     /// The other voters, and the processes that may become voters.
     others: BTreeMap<VoterAddress, OtherVoter>,
     /// The number of voters.
@@ -54,7 +54,7 @@ struct Lost {
     is_reported: bool,
 }
 
-impl Reachability {
+impl VoterReach {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             others: BTreeMap::new(),
@@ -250,8 +250,8 @@ mod tests {
     }
 
     /// Creates the reachability of two other voters, in a process that is not a voter.
-    fn reachability(now: Instant) -> Reachability {
-        let mut reach = Reachability::new(now);
+    fn reachability(now: Instant) -> VoterReach {
+        let mut reach = VoterReach::new(now);
         let voters = BTreeSet::from([at("b"), at("c")]);
         let others = BTreeSet::from([at("b"), at("c"), at("d")]);
         reach.handle_voters(now, &others, &voters, (3, true));
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn only_voters_report_the_lack_of_a_leader() {
         let start = ragent_base::sys::clock::now_blocking();
-        let mut reach = Reachability::new(start);
+        let mut reach = VoterReach::new(start);
         let others = BTreeSet::from([at("b")]);
         reach.handle_voters(start, &others, &others, (1, false));
         assert_eq!(reach.poll_timeout(), None);
