@@ -227,7 +227,7 @@ fn kill_after(lines: usize, words: &str) {
         let noted = (1..=count).map(line).collect::<String>().len();
         // One more line may have been written but not stored in `noted`, and half of another one.
         let expected: String = (1..=count + 2).map(line).collect();
-        // On the console, half of a line ends with a line break that its worker has not written.
+        // A repeated piece may begin in the middle of a line. On the console, half of a line ends with a line break that its worker has not written.
         let text = text.strip_suffix('\n').unwrap_or(&text);
         let once = text.bytes().zip(expected.bytes()).take_while(|(one, other)| one == other);
         let once = once.count();

@@ -58,7 +58,7 @@ use self::{
 pub struct NodeMemory {
     settings: MemorySettings,
     /// The round in which this node has a place.
-    round: Option<KeeperRound>,
+    round: Option<MemoryRound>,
     /// The newest round that this node knows, with or without a place in it.
     newest_round: Round,
     parts: BTreeMap<PartId, KeptPart>,
@@ -98,7 +98,7 @@ pub struct NodeMemory {
 
 /// The place of this node in a round.
 #[derive(Clone, Debug)]
-pub(super) struct KeeperRound {
+pub(super) struct MemoryRound {
     round: RoundId,
     group_rank: GroupRank,
     nodes: u32,
@@ -141,7 +141,7 @@ const SHORT_MAX: u32 = 3;
 const TRANSFERS_MAX: usize = 4;
 
 impl NodeMemory {
-    /// Creates a keeper that holds nothing. `seed` decides the jitter.
+    /// Creates a memory that holds nothing. `seed` decides the jitter.
     pub fn new(settings: MemorySettings, seed: u64) -> Self {
         let pauses = Pauses::new(copying::RETRY_FIRST, copying::RETRY_MAX, seed);
         let (is_used, left) = (settings.address.is_some(), settings.left);
@@ -190,7 +190,7 @@ impl NodeMemory {
     pub fn handle_admission(&mut self, now: Instant, admission: &Admission) {
         self.end_round();
         self.newest_round = admission.round.round;
-        self.round = Some(KeeperRound {
+        self.round = Some(MemoryRound {
             round: admission.round,
             group_rank: admission.group_rank,
             nodes: admission.group_world_size,

@@ -100,14 +100,14 @@ fn print_address(address: SocketAddr, found: &FoundJob, token: &str) -> Result<(
 
 /// Returns the pages of a job, which only the browser with the token or the cookie can read.
 fn pages(job: JobEndpoint, credentials: AskerCredentials, found: FoundJob, gate: Gate) -> Router {
-    let (known, role) = watch::channel(elsewhere(&found));
+    let (known, role) = watch::channel(address(&found));
     let finder = Finder { job, credentials, known, last: Mutex::new(clock::now()) };
     service::relayed_pages(role, &found.credentials)
         .layer(middleware::from_fn_with_state(Arc::new(finder), follow))
         .layer(middleware::from_fn_with_state(Arc::new(gate), gate::check))
 }
 
-fn elsewhere(found: &FoundJob) -> CoordinatorAddress {
+fn address(found: &FoundJob) -> CoordinatorAddress {
     CoordinatorAddress { term: found.snapshot.term, endpoint: found.endpoint.to_string() }
 }
 
@@ -130,7 +130,7 @@ impl Finder {
         }
         clock::until(Some(*last + SEARCH_INTERVAL)).await;
         if let Ok(found) = find_coordinator(self.job.clone(), &self.credentials).await {
-            self.known.send_replace(elsewhere(&found));
+            self.known.send_replace(address(&found));
         }
         *last = clock::now();
     }

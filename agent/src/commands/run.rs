@@ -40,7 +40,7 @@ use ragent_node::{
     },
     notices::{self, NoticeRequest, NoticeSocket},
     workers::{
-        driver::{self as supervisor_driver, WorkersCommand, WorkersHandle},
+        driver::{self as workers_driver, WorkersCommand, WorkersHandle},
         gloo_interface,
         health::timers::TimerPipe,
         spec::{GivenLimits, WorkersSpec},
@@ -286,16 +286,16 @@ async fn launch_on_runtime(
     let forwarded = watch_signals(&spec.forwarded)?;
     let (console, console_end) = Console::start().map_err(system("start a thread"))?;
     let measures = Arc::new(NodeMeasures::default());
-    let supervisor_spec = supervisor_spec(spec, given, logs, console, Arc::clone(&measures))?;
-    let mut supervisor =
-        supervisor_driver::start(supervisor_spec).map_err(system("start the keeper process"))?;
-    let forwarding = tokio::spawn(forward(forwarded, supervisor.commands.clone()));
+    let workers_spec = workers_spec(spec, given, logs, console, Arc::clone(&measures))?;
+    let mut workers =
+        workers_driver::start(workers_spec).map_err(system("start the keeper process"))?;
+    let forwarding = tokio::spawn(forward(forwarded, workers.commands.clone()));
     let mut notices = NoticeSources::open(spec)?;
     let since = clock::now();
     let outcome = loop {
         let measures = Arc::clone(&measures);
         let end =
-            take_part(spec, &mut supervisor, &mut signals, &mut notices, log, (metrics, measures))
+            take_part(spec, &mut workers, &mut signals, &mut notices, log, (metrics, measures))
                 .await;
         let meets_saved_job = matches!(&end, Ok(end) if end.ending.is_of_saved_job());
         if !meets_saved_job || clock::now() >= since + limits::SAVED_JOB_ENDS {
@@ -310,10 +310,10 @@ async fn launch_on_runtime(
     // Ends the program of `--notice-command`.
     drop(notices);
     keep_log(spec, log, &outcome).await;
-    // It would keep the supervisor running.
+    // It would keep the driver of the workers running.
     forwarding.abort();
     // Ends the keeper, and with it all remaining processes.
-    let WorkersHandle { commands, events, task, .. } = supervisor;
+    let WorkersHandle { commands, events, task, .. } = workers;
     drop((commands, events));
     if tokio::time::timeout(KEEPER_TIMEOUT, task).await.is_err() {
         warn!("the keeper process did not end in time; processes of this node may remain");
@@ -343,8 +343,8 @@ async fn launch_on_runtime(
     }
 }
 
-/// Writes the recent log lines to a file, unless the job has succeeded or was stopped by signals. It must come before the end of the
-/// supervisor, which removes a temporary folder without files.
+/// Writes the recent log lines to a file, unless the job has succeeded or was stopped by signals. It must come before the driver of the
+/// workers ends, which removes a temporary folder without files.
 async fn keep_log(spec: &JobSpec, log: &Log, outcome: &Result<agent_driver::NodeEnd, LaunchError>) {
     let is_well = |ending: &Ending| match ending {
         Ending::Closed(outcome) => {
@@ -423,7 +423,7 @@ async fn forward(mut signals: mpsc::Receiver<Signal>, commands: mpsc::Sender<Wor
 /// Finds or becomes the coordinator, and stays registered until the end.
 async fn take_part(
     spec: &Arc<JobSpec>,
-    supervisor: &mut WorkersHandle,
+    workers: &mut WorkersHandle,
     signals: &mut mpsc::Receiver<Signal>,
     notices: &mut NoticeSources,
     log: &Log,
@@ -468,7 +468,7 @@ async fn take_part(
     let agent = services.agent_spec(spec, log, measures, since);
     let mut coordinator = services.coordinator();
     let ending = tokio::select! {
-        ending = agent_driver::drive(agent, (stores, memory), supervisor, signals, &mut notices.queue, &mut service_manager) => ending,
+        ending = agent_driver::drive(agent, (stores, memory), workers, signals, &mut notices.queue, &mut service_manager) => ending,
         never = keep_file_current(file.as_ref(), spec, socket.as_deref(), &mut coordinator) => match never {},
     };
     service_manager.report_stopping();
@@ -488,9 +488,7 @@ async fn take_part(
         DriveError::Mismatch(mismatch) => {
             LaunchError::HostOrJoin(LocateError::Auth(mismatch).into())
         }
-        DriveError::Supervisor => {
-            system("watch the workers")(io::Error::other("its task has ended"))
-        }
+        DriveError::Workers => system("watch the workers")(io::Error::other("its task has ended")),
     })
 }
 
@@ -608,7 +606,7 @@ fn end_of(ending: Option<&Ending>, is_fixed: bool) -> HostEnd {
     }
 }
 
-fn supervisor_spec(
+fn workers_spec(
     spec: &Arc<JobSpec>,
     given: GivenLimits,
     logs: LogFolder,

@@ -265,8 +265,9 @@ impl Crowd {
         let (renew, renewed) = mpsc::channel(64 * stores.len());
         let (mut last, _) = mpsc::channel(1);
         let mut agents = JoinSet::new();
+        let job = job(to, shared);
         for (number, stores) in (0..).zip(stores) {
-            let spec = agent(number, to, shared);
+            let spec = agent(number, to, shared, &job);
             let (sender, blows) = mpsc::channel(1);
             let reports = (admitted.clone(), renew.clone(), number, makes_steps);
             agents.spawn_local(run_agent(spec, stores, reports, blows));
@@ -441,7 +442,12 @@ fn failure(admission: &Admission) -> WorkerFailure {
     )
 }
 
-fn agent(number: u32, coordinators: &Coordinators, shared: SharedSettings) -> AgentSpec {
+fn agent(
+    number: u32,
+    coordinators: &Coordinators,
+    shared: SharedSettings,
+    job: &Arc<JobSpec>,
+) -> AgentSpec {
     // One address per agent. They are never dialed.
     let address: IpAddr = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 1)) + number).into();
     let node = NodeDescription {
@@ -459,7 +465,7 @@ fn agent(number: u32, coordinators: &Coordinators, shared: SharedSettings) -> Ag
         since: None,
         leadership: None,
         log: Log::disabled(),
-        job: job(coordinators, shared),
+        job: Arc::clone(job),
         destination: coordinators.destination(),
         node,
         measures: Arc::default(),
@@ -475,11 +481,11 @@ fn agent(number: u32, coordinators: &Coordinators, shared: SharedSettings) -> Ag
             seed: u64::from(number),
         },
         state_file: None,
-        elsewhere: watch::channel(CoordinatorAddress::unknown()).0,
+        coordinator: watch::channel(CoordinatorAddress::unknown()).0,
     }
 }
 
-/// The job of an agent. It starts no workers.
+/// The job of all agents. It starts no workers.
 fn job(coordinators: &Coordinators, shared: SharedSettings) -> Arc<JobSpec> {
     let words = ["ragent", "--standalone", "--no-python", "true"].map(OsString::from);
     let cli = Cli::read(words).expect("a command line");

@@ -209,7 +209,7 @@ impl World {
             Down::Accepted => {
                 self.with_node(id, |node, now| node.handle_accepted(now, stream));
             }
-            Down::NotHere(place, term) => self.go_elsewhere(peer, place, term),
+            Down::Elsewhere(place, term) => self.go_elsewhere(peer, place, term),
             Down::Message(message) => self.handle_message(peer, *message),
             Down::End => {
                 self.forget(peer);

@@ -85,7 +85,7 @@ pub(super) enum Down {
     /// The answer begins.
     Accepted,
     /// The process does not lead. The leader and its term, if they are known.
-    NotHere(Option<Place>, Term),
+    Elsewhere(Option<Place>, Term),
     Message(Box<ToNode>),
     /// The stream has ended, or could not be opened.
     End,
@@ -215,7 +215,7 @@ impl World {
         let Some((leader, term)) = voter.election.other_jobs().find_map(|job| job.leader) else {
             return false;
         };
-        self.send_down(peer, Down::NotHere(Place::of(&leader), term));
+        self.send_down(peer, Down::Elsewhere(Place::of(&leader), term));
         self.hang_up(peer);
         true
     }
@@ -258,11 +258,11 @@ impl World {
             // The coordinator here has just ended.
             Elected::Here(_) => self.hang_up(&peer),
             Elected::There(address, term) => {
-                self.send_down(&peer, Down::NotHere(Place::of(&address), term));
+                self.send_down(&peer, Down::Elsewhere(Place::of(&address), term));
                 self.hang_up(&peer);
             }
             Elected::Unknown => {
-                self.send_down(&peer, Down::NotHere(None, Term(0)));
+                self.send_down(&peer, Down::Elsewhere(None, Term(0)));
                 self.hang_up(&peer);
             }
         }

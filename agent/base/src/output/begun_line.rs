@@ -21,10 +21,10 @@ impl BegunLine {
         Ok(self.0.try_clone()?.into())
     }
 
+    /// Replaces the start. It must be empty, or begin with the start that is replaced: a kill before the second call leaves that one.
     pub(super) fn write(&self, start: &[u8]) -> io::Result<()> {
-        let mut bytes = (start.len() as u64).to_le_bytes().to_vec();
-        bytes.extend_from_slice(start);
-        self.0.write_all_at(&bytes, 0)
+        self.0.write_all_at(start, 8)?;
+        self.0.write_all_at(&(start.len() as u64).to_le_bytes(), 0)
     }
 
     /// Returns the start of the line; nothing if it cannot be read.
@@ -52,15 +52,17 @@ impl From<OwnedFd> for BegunLine {
 mod tests {
     use super::*;
 
-    /// Both processes read the start that was written last.
+    /// Both processes read the start that was written last. A kill in the middle of a write leaves the start before.
     #[test]
     fn starts_are_shared() {
         let own = BegunLine::new().unwrap();
         let other = BegunLine::from(own.try_clone().unwrap());
         assert_eq!(other.read(), b"");
-        for start in [&b"step 12"[..], b"st", b""] {
+        for start in [&b"step 12"[..], b"step 12 of 20", b"", b"st"] {
             own.write(start).unwrap();
             assert_eq!(other.read(), start);
         }
+        own.0.write_all_at(b"step", 8).unwrap();
+        assert_eq!(other.read(), b"st");
     }
 }

@@ -42,7 +42,7 @@ pub enum StreamDestination {
         stream: Stream,
         /// The text before each line.
         prefix: Vec<u8>,
-        /// The lines that are shown; all if `None`.
+        /// The lines that are also copied to a file of their own; none if `None`.
         choice: Option<Choice>,
         /// A file for the unchanged stream.
         file: Option<OwnedFd>,

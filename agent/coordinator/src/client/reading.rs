@@ -109,13 +109,13 @@ pub enum Asked<T> {
 
 /// The answer of a process that does not coordinate the job to a direct request.
 #[derive(Debug, Deserialize, Serialize)]
-struct NotHereAnswer {
+struct ElsewhereAnswer {
     coordinator: String,
 }
 
 /// Returns the answer of a process that does not coordinate the job.
 pub fn elsewhere(endpoint: &str) -> Response {
-    let body = axum::Json(NotHereAnswer { coordinator: endpoint.to_owned() });
+    let body = axum::Json(ElsewhereAnswer { coordinator: endpoint.to_owned() });
     (StatusCode::MISDIRECTED_REQUEST, body).into_response()
 }
 
@@ -245,7 +245,7 @@ async fn request(
     let text = in_time(remote, lines.all()).await??;
     Err(match status {
         StatusCode::MISDIRECTED_REQUEST => match serde_json::from_str(&text) {
-            Ok(NotHereAnswer { coordinator }) => return Ok(Asked::Elsewhere(coordinator)),
+            Ok(ElsewhereAnswer { coordinator }) => return Ok(Asked::Elsewhere(coordinator)),
             Err(error) => protocol(remote, error),
         },
         StatusCode::FORBIDDEN => unauthenticated(remote, credentials, text.trim()).await,

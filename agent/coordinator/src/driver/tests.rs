@@ -38,7 +38,7 @@ impl Fixture {
         let job_state = JobState::new(JobUid::new("uid"));
         let (inputs, queue) = mpsc::channel(limits::COORDINATOR_QUEUE);
         let here = CoordinatorAddress { term: Term(0), endpoint: "here:1".to_owned() };
-        let (elsewhere, known) = watch::channel(here);
+        let (registered, known) = watch::channel(here);
         let (registered_nodes, port_knows) = watch::channel(RegisteredNodes::default());
         let RunningLeadership { leadership, commands, .. } = fixed::start(None, Some(job_state));
         let Leader::Here(mandate) = leadership.leader.borrow().clone() else {
@@ -48,7 +48,7 @@ impl Fixture {
             leadership,
             endpoint: VoterAddress::new("here:1"),
             registered_nodes,
-            registered: elsewhere,
+            registered,
             awaits_excluded: false,
         };
         let coordination = Coordination::new(settings, &mandate, place, Records::default());

@@ -8,7 +8,7 @@ use ragent_rendezvous::{
 };
 
 use super::{
-    KeeperRound,
+    MemoryRound,
     interface::{BlockHeader, Buffer, PartId, Sum, TransferId},
 };
 
@@ -115,7 +115,7 @@ impl KeptPart {
     }
 
     /// Returns the reason for which the node holds it in this round.
-    pub(super) fn place(&self, round: Option<&KeeperRound>) -> PartPlace {
+    pub(super) fn place(&self, round: Option<&MemoryRound>) -> PartPlace {
         if self.about.is_replicated {
             return PartPlace::Own;
         }
@@ -156,7 +156,7 @@ impl KeptPart {
     }
 
     /// Returns the part as it is reported. `is_alone`: no second node will hold it.
-    pub(super) fn reported(&self, round: Option<&KeeperRound>, is_alone: bool) -> Part {
+    pub(super) fn reported(&self, round: Option<&MemoryRound>, is_alone: bool) -> Part {
         Part {
             checkpoint: self.id.checkpoint,
             group_rank: self.id.group_rank,

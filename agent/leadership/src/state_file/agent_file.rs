@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 
 use super::files::{folder_of, name_of};
 
-/// The registration of a running agent, for `ragent status`.
+/// What the file of a running agent says, for `ragent status`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RunningAgent {
     /// The run id of the job.
@@ -102,7 +102,7 @@ impl RunningAgent {
     }
 }
 
-/// The registration file of an agent. It is removed when this value is dropped.
+/// The file of a running agent. It is removed when this value is dropped.
 #[derive(Debug)]
 pub struct AgentFile {
     path: PathBuf,
@@ -112,25 +112,25 @@ pub struct AgentFile {
 }
 
 impl AgentFile {
-    /// Writes the registration of a running agent.
+    /// Writes the file of a running agent.
     ///
     /// # Errors
     ///
     /// Returns the system's error.
     pub fn new(agent: &RunningAgent) -> io::Result<Self> {
-        // Removes registrations of killed agents.
+        // Removes files of killed agents.
         drop(running_agents());
         Self::new_in(&ThisHost.runtime_dir(), agent)
     }
 
     fn new_in(folder: &Path, agent: &RunningAgent) -> io::Result<Self> {
         let path = folder.join(format!("agent-{}-{}.json", agent.pid, random_id()));
-        let registration = Self { path, locked: Mutex::default() };
-        registration.renew(agent)?;
-        Ok(registration)
+        let file = Self { path, locked: Mutex::default() };
+        file.renew(agent)?;
+        Ok(file)
     }
 
-    /// Replaces the registration of the agent.
+    /// Replaces the content of the file.
     ///
     /// # Errors
     ///
@@ -161,12 +161,12 @@ pub fn running_agents() -> Vec<RunningAgent> {
 /// Returns the running agents that are registered in `folder`.
 pub fn running_agents_in(folder: &Path) -> Vec<RunningAgent> {
     let Ok(folder) = PrivateFolder::open(folder) else { return Vec::new() };
-    let is_registration = |name: &OsString| {
+    let is_agent_file = |name: &OsString| {
         let name = name.to_str();
         name.is_some_and(|name| name.starts_with("agent-") && name.ends_with(".json"))
     };
     let mut agents = Vec::new();
-    for name in folder.names().into_iter().filter(is_registration) {
+    for name in folder.names().into_iter().filter(is_agent_file) {
         let text = folder.read(&name).ok();
         match text.and_then(|text| serde_json::from_str::<RunningAgent>(&text).ok()) {
             Some(agent) if agent.is_alive() => agents.push(agent),
@@ -195,7 +195,7 @@ mod tests {
 
     /// Registrations of dead agents are removed. Running agents are found.
     #[test]
-    fn stale_registrations_are_removed() {
+    fn stale_files_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let (run_id, none) = (RunId::new("run"), Credentials::default());
         let alive = RunningAgent::this(&run_id, "h:1".to_owned(), Stage::Registered, &none);
@@ -208,10 +208,10 @@ mod tests {
         assert!(folder.path().join("agent-2.json").exists());
     }
 
-    /// The registration of a running agent in another container is kept. Its process is not visible here, and an agent here may have the
+    /// The file of a running agent in another container is kept. Its process is not visible here, and an agent here may have the
     /// same process id.
     #[test]
-    fn registrations_in_other_containers_are_kept() {
+    fn files_of_other_containers_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let (run_id, none) = (RunId::new("run"), Credentials::default());
         let here = RunningAgent::this(&run_id, "h:1".to_owned(), Stage::Registered, &none);

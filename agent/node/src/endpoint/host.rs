@@ -49,13 +49,12 @@ pub(super) fn host(
     // Read after the port is bound: see `DeathNotice::deliver`.
     let (state_file, job_state) = recover(spec, &endpoint);
     let known_round = job_state.as_ref().map_or_else(KnownRound::default, known_round_of);
-    let elsewhere =
-        CoordinatorAddress { term: known_round.round.term, endpoint: endpoint.to_string() };
+    let here = CoordinatorAddress { term: known_round.round.term, endpoint: endpoint.to_string() };
     let reach = Reach::of_endpoint(&endpoint, address);
     let place = NodePlace { listener, endpoint, address, reach };
     let services = NodeServices::start(spec, stores, place, |node| {
         let NodePort { port, mut own, dialed, .. } = node;
-        own.registered.send_replace(elsewhere);
+        own.registered.send_replace(here);
         own.settings.voter_count = VoterCount::One;
         own.settings.begins_at = begins_at(spec.shared.nodes, spec.is_first_start());
         let kept = kept_for(spec.shared.nodes, spec.shared.timeouts);

@@ -27,9 +27,9 @@ pub(super) fn join(
     let listener = net::listen(reach, 0).map_err(system("listen"))?;
     let port = listener.local_addr().map_err(system("listen"))?.port();
     let known_round = KnownRound::default();
-    let elsewhere =
+    let address =
         CoordinatorAddress { term: known_round.round.term, endpoint: endpoint.to_string() };
-    let (elsewhere, known) = watch::channel(elsewhere);
+    let (coordinator, known) = watch::channel(address);
     Ok(NodeServices {
         name: endpoint.to_string(),
         destination: Destination::endpoint(endpoint.clone(), endpoint),
@@ -39,7 +39,7 @@ pub(super) fn join(
         node_id: new_node_id(),
         known_round,
         state_file: None,
-        elsewhere,
+        coordinator,
         hosted: None,
         store_sender: None,
         server: Server::elsewhere(listener, &spec.run_id, known, &spec.credentials)?,

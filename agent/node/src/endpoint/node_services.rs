@@ -67,7 +67,7 @@ pub struct NodeServices {
     pub node_id: NodeId,
     pub(super) known_round: KnownRound,
     pub(super) state_file: Option<PathBuf>,
-    pub(super) elsewhere: watch::Sender<CoordinatorAddress>,
+    pub(super) coordinator: watch::Sender<CoordinatorAddress>,
     pub(super) hosted: Option<Hosted>,
     /// The channel by which the store of a round reaches the port, if the port serves it.
     pub(super) store_sender: Option<watch::Sender<Option<StoreHandle>>>,
@@ -112,7 +112,7 @@ impl NodeServices {
         let node_id = new_node_id();
         let (registered_nodes, registered) = watch::channel(RegisteredNodes::default());
         let (store_sender, store) = open_store(spec, stores, registered)?;
-        let elsewhere = watch::Sender::new(CoordinatorAddress::unknown());
+        let coordinator = watch::Sender::new(CoordinatorAddress::unknown());
         let name = endpoint.to_string();
         let (hosted, server, destination) = lead(NodePort {
             port: EndpointPort {
@@ -126,7 +126,7 @@ impl NodeServices {
             own: OwnCoordinator {
                 settings: settings(spec, &node_id),
                 endpoint,
-                registered: elsewhere.clone(),
+                registered: coordinator.clone(),
             },
             process: node_id.clone(),
             dialed: Endpoint { host: reachable_here(bound).to_string(), port: bound.port() },
@@ -140,7 +140,7 @@ impl NodeServices {
             node_id,
             known_round: KnownRound::default(),
             state_file: None,
-            elsewhere,
+            coordinator,
             hosted: Some(hosted),
             store_sender,
             server,
@@ -153,7 +153,7 @@ impl NodeServices {
         self.server.show_standing(search.standing());
         let hosted = self.hosted.as_ref();
         let leading = hosted.map(|hosted| (hosted.leadership().clone(), hosted.elected()));
-        let home = Home::new(leading, self.elsewhere.subscribe(), found);
+        let home = Home::new(leading, self.coordinator.subscribe(), found);
         self.search_responder = Some(search.answer(self.port, home));
     }
 
@@ -215,7 +215,7 @@ impl NodeServices {
                 seed: rand::random(),
             },
             state_file: self.state_file.clone(),
-            elsewhere: self.elsewhere.clone(),
+            coordinator: self.coordinator.clone(),
         }
     }
 
@@ -262,7 +262,7 @@ impl NodeServices {
 
     /// Returns the newest known endpoint of the coordinator.
     pub fn coordinator(&self) -> watch::Receiver<CoordinatorAddress> {
-        self.elsewhere.subscribe()
+        self.coordinator.subscribe()
     }
 
     /// Returns the page with the metrics.

@@ -91,7 +91,7 @@ pub struct AgentSpec {
     /// The state file of the coordinator that this agent hosts, if it does.
     pub state_file: Option<PathBuf>,
     /// The endpoint of the coordinator, under the name that all nodes use. This agent's port answers with it.
-    pub elsewhere: watch::Sender<CoordinatorAddress>,
+    pub coordinator: watch::Sender<CoordinatorAddress>,
 }
 
 impl AgentSpec {
@@ -137,9 +137,9 @@ pub enum DriveError {
     /// The coordinator has other credentials, or it belongs to another user.
     #[error(transparent)]
     Mismatch(Mismatch),
-    /// The supervisor has ended before its agent.
-    #[error("the supervisor has ended")]
-    Supervisor,
+    /// The driver of the workers has ended before its agent.
+    #[error("the driver of the workers has ended")]
+    Workers,
 }
 
 /// Runs this node's part until it ends.
@@ -150,7 +150,7 @@ pub enum DriveError {
 pub async fn drive(
     spec: AgentSpec,
     (stores, memory): (WorkerStores, MemoryService),
-    supervisor: &mut WorkersHandle,
+    handle: &mut WorkersHandle,
     signals: &mut mpsc::Receiver<Signal>,
     notices: &mut mpsc::Receiver<NoticeRequest>,
     service_manager: &mut ServiceManager,
@@ -165,7 +165,7 @@ pub async fn drive(
         spec,
         stores,
         memory,
-        commands: supervisor.commands.clone(),
+        commands: handle.commands.clone(),
         streams: BTreeMap::new(),
         proof: ProofOfId::default(),
         remotes: BTreeMap::new(),
@@ -191,7 +191,7 @@ pub async fn drive(
         is_registered: false,
     };
     let mut alarm = Alarm::new();
-    driver.take_health(&mut supervisor.health);
+    driver.take_health(&mut handle.health);
     loop {
         if let Some(ending) = driver.carry_out_all().await? {
             driver.answer_askers(|_| true, saved_step(&ending));
@@ -210,19 +210,19 @@ pub async fn drive(
             // Events come before deadlines. Otherwise a pause of this agent would look like silence of the coordinator.
             biased;
             Some(signal) = signals.recv() => driver.handle_signal(signal),
-            event = supervisor.events.recv() => {
-                let event = event.ok_or(DriveError::Supervisor)?;
+            event = handle.events.recv() => {
+                let event = event.ok_or(DriveError::Workers)?;
                 // Report a failure first: what a check then finds would end the round as `BadMachine`, before the
                 // coordinator knows the failure. For any other event, take the health first: a check that the failure has
                 // started must be known before the end of the workers.
                 if !matches!(event, WorkersEvent::Failed(_)) {
-                    driver.take_health(&mut supervisor.health);
+                    driver.take_health(&mut handle.health);
                 }
-                driver.handle_supervisor_event(event);
+                driver.handle_workers_event(event);
             }
             Some(event) = events.recv() => driver.handle_event(event),
-            // An end of the supervisor is reported above.
-            Ok(()) = supervisor.health.changed() => driver.take_health(&mut supervisor.health),
+            // An end of that driver is reported above.
+            Ok(()) = handle.health.changed() => driver.take_health(&mut handle.health),
             Some(request) = notices.recv() => driver.handle_notice(request),
             input = driver.memory.next() => driver.node.handle_memory(clock::now(), input),
             () = driver.spec.destination.leader_changed() => driver.handle_own_leader(),
@@ -450,9 +450,9 @@ impl NodeDriver<'_> {
         self.node.handle_health(clock::now(), health);
     }
 
-    fn handle_supervisor_event(&mut self, event: WorkersEvent) {
+    fn handle_workers_event(&mut self, event: WorkersEvent) {
         let now = clock::now();
-        debug!(?event, "message from the supervisor");
+        debug!(?event, "message from the driver of the workers");
         match event {
             WorkersEvent::Failed(failure) => self.node.handle_failed(now, *failure),
             WorkersEvent::Cause(cause) => self.node.handle_cause(now, *cause),
@@ -579,7 +579,7 @@ impl NodeDriver<'_> {
             }
             Action::ReportWait(wait) => {
                 info!("{}", news::waiting_for(&wait));
-                let endpoint = self.spec.elsewhere.borrow().endpoint.clone();
+                let endpoint = self.spec.coordinator.borrow().endpoint.clone();
                 let line = self.lines.waiting(&wait, &endpoint, &self.spec.job.run_id);
                 line.iter().for_each(|line| telemetry::line(line));
             }
@@ -665,7 +665,7 @@ impl NodeDriver<'_> {
     }
 
     async fn order(&self, command: WorkersCommand) {
-        // This fails only if the supervisor has ended, which is reported elsewhere.
+        // This fails only if the driver of the workers has ended, which is reported elsewhere.
         let _ = self.commands.send(command).await;
     }
 

@@ -10,7 +10,7 @@ use ragent_base::{
 
 use super::health::timers::TimerPipe;
 
-/// The configuration of a supervisor.
+/// The configuration of the driver of a node's workers.
 #[derive(Debug)]
 pub struct WorkersSpec {
     /// The job, with the settings of its workers.

@@ -41,7 +41,7 @@ pub(super) async fn drive(plan: &Plan) -> Result<LaunchResult, LaunchError> {
         machine: Machine::new(clock::now(), settings(plan)),
         connections: HostConnections::open(&plan.way, &plan.hosts, &sender),
         prefixes: Prefixes::new(plan.names(), plan.marks_workers),
-        registration: None,
+        status_file: None,
         pending: None,
         hurry: None,
     };
@@ -98,8 +98,8 @@ struct LaunchDriver<'a> {
     machine: Machine,
     connections: HostConnections,
     prefixes: Prefixes,
-    /// The registration of this launch, which exists until the launch ends.
-    registration: Option<AgentFile>,
+    /// The file of this launch for `ragent status`, which exists until the launch ends.
+    status_file: Option<AgentFile>,
     /// A line that is not yet written to the console.
     pending: Option<(Stream, Bytes)>,
     /// From this time on, a blocked console is not waited for. It is set when the user has asked for an end, because agents report their
@@ -114,10 +114,8 @@ impl LaunchDriver<'_> {
             match effect {
                 Effect::Start(hosts) => {
                     // If it fails, `ragent status` needs the endpoint and the secret as flags.
-                    self.registration = self
-                        .plan
-                        .registration(&hosts)
-                        .and_then(|registration| AgentFile::new(&registration).ok());
+                    self.status_file =
+                        self.plan.status_file(&hosts).and_then(|agent| AgentFile::new(&agent).ok());
                     self.connections.start(self.plan.first_job(), self.plan.host_jobs(&hosts));
                 }
                 Effect::Signal(signal) => self.connections.signal(signal as i32),

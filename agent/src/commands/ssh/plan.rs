@@ -256,9 +256,9 @@ impl Plan {
         Duration::from_millis(self.job.stop_ms)
     }
 
-    /// Returns the registration of this launch. `ragent status` on this host finds the job and its secret by it. Returns `None` if the
+    /// Returns what the file of this launch says. `ragent status` on this host finds the job and its secret by it. Returns `None` if the
     /// launch sends no secret.
-    pub(super) fn registration(
+    pub(super) fn status_file(
         &self,
         reached: &[(HostNumber, HostAddress)],
     ) -> Option<RunningAgent> {

@@ -52,9 +52,9 @@ impl ShownLines {
         }
         chosen.append(&mut cut.chosen);
         let console = Target { fd: self.console.as_fd(), is_file: false };
+        // After a kill between two of these steps, the keeper shows a piece again. Errors of the begun line have no other effect.
         let shown = tools.write(console, &cut.out);
         if had_begun && !cut.out.is_empty() {
-            // If the agent is killed, an error here costs or repeats the start of a line.
             let _ = self.begun.write(b"");
         }
         let ended = tools.discard_peeked(source.as_fd(), left);

@@ -14,6 +14,8 @@
 //!    an old one that was sent again. While a member of a job answers, no agent hosts: the host may be restarting.
 //! 3. The host of a job without a round steps down if a lower host answers, or the leader of a job with a round.
 //! 4. A voter of a job with a round shows it to each other host that answers. The election decides which of two such jobs goes on.
+//! 5. A host sends its datagram to each other host that has answered, also if no list of hosts names it. The other one decides in the same
+//!    way.
 //!
 //! So late parts of a network become one job, unless a part has begun meanwhile. Agents that have settled answer those that search.
 
@@ -100,7 +102,7 @@ pub(crate) struct HostChoice {
     next_message: Option<Instant>,
     /// The next datagram is not sent before this time.
     may_send: Instant,
-    /// The sources of datagrams that the next datagram answers.
+    /// Where the next datagram also goes: the sources of datagrams, and other hosts that have answered.
     peers: BTreeSet<SocketAddr>,
     next_step: Instant,
     /// The start of the search, or the last answer that keeps this agent from hosting.
@@ -275,6 +277,11 @@ impl HostChoice {
         !self.has_company
     }
 
+    /// Returns true if an agent has refused this one, and no agent of the job has answered since.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refused.is_some()
+    }
+
     /// Returns true if a datagram has named this address as that of a host.
     pub(crate) fn is_named_host(&self, at: SocketAddr) -> bool {
         self.places.get(&at).is_some_and(|place| place.is_host)
@@ -311,8 +318,8 @@ impl HostChoice {
                 };
                 self.effects.extend(effect);
                 if self.sends_always() {
-                    // The other one decides in the same way, once it has this datagram. A list of hosts may not name it. Its port for datagrams is
-                    // usually the one for connections.
+                    // The other one decides in the same way, once it has this datagram. A list of hosts may not name it. Its port for datagrams
+                    // is usually the one for connections.
                     self.note_peer(at);
                     self.send_by(now);
                 }

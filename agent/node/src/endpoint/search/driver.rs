@@ -342,7 +342,7 @@ impl Search {
             }
             Dialed::Nobody(cause) => {
                 // A refusal explains the failure better.
-                if self.mismatch.is_none() && self.choice.is_named_host(at) {
+                if !self.choice.is_refused() && self.choice.is_named_host(at) {
                     self.unanswered = Some((at, cause));
                 }
                 DialAnswer::Nobody

@@ -193,7 +193,7 @@ impl NodeDriver<'_> {
             );
             if is_first {
                 // The host reaches itself at a loopback address, which is not what the user gave.
-                let given = self.spec.elsewhere.borrow().endpoint.clone();
+                let given = self.spec.coordinator.borrow().endpoint.clone();
                 let is_fixed = !self.spec.destination.is_elected() && !given.is_empty();
                 let line = self.lines.registered(if is_fixed { &given } else { &endpoint });
                 line.iter().for_each(|line| telemetry::line(line));
@@ -201,10 +201,10 @@ impl NodeDriver<'_> {
             self.service_manager.report_registered(&endpoint);
         }
         let is_elected = self.spec.destination.is_elected();
-        self.spec.elsewhere.send_modify(|elsewhere| {
-            elsewhere.term = welcome.term;
+        self.spec.coordinator.send_modify(|known| {
+            known.term = welcome.term;
             if is_elected {
-                elsewhere.endpoint = endpoint;
+                known.endpoint = endpoint;
             }
         });
     }
@@ -366,7 +366,7 @@ impl NodeDriver<'_> {
             from = %self.spec.destination, to = %endpoint,
             "redirected to another endpoint of the coordinator"
         );
-        self.spec.elsewhere.send_modify(|known| known.endpoint = endpoint.to_string());
+        self.spec.coordinator.send_modify(|known| known.endpoint = endpoint.to_string());
         self.spec.destination.replace(endpoint);
         self.proof.discard();
         // This agent's address as a host may be a loopback address, which need not reach the new coordinator.

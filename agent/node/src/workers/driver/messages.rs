@@ -1,4 +1,4 @@
-//! Defines the messages between the supervisor and the agent.
+//! Defines the messages between the driver of the workers and the agent.
 
 use std::{
     net::IpAddr,
@@ -21,7 +21,7 @@ use ragent_rendezvous::{
 };
 use tokio::sync::{mpsc, watch};
 
-/// A command to the supervisor.
+/// A command to the driver of the workers.
 #[derive(Debug)]
 pub enum WorkersCommand {
     /// Start the workers of a round. The previous group has finished.
@@ -71,7 +71,7 @@ pub enum WorkersCommand {
     },
 }
 
-/// A report of the supervisor.
+/// A report of the driver of the workers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WorkersEvent {
     /// The first failure of the group. The other workers are being stopped.
@@ -100,12 +100,12 @@ pub enum WorkersEvent {
     StandbysSettled,
 }
 
-/// A running supervisor.
+/// A running driver of the workers.
 #[derive(Debug)]
 pub struct WorkersHandle {
-    /// Commands. Dropping this ends the supervisor, its keeper and all processes below.
+    /// Commands. Dropping this ends the driver, its keeper and all processes below.
     pub commands: mpsc::Sender<WorkersCommand>,
-    /// Reports of the supervisor.
+    /// Its reports.
     pub events: mpsc::Receiver<WorkersEvent>,
     /// The health of this node. What it has found about a failure is there before the end of the group is reported.
     pub health: watch::Receiver<NodeHealth>,
