@@ -1,8 +1,9 @@
 //! Tests agents that know no address, on networks of namespaces. They find each other by multicast, or by a list of hosts.
 
 use nix::sys::signal::Signal;
+use ragent_base::sys::clock;
 use support::{
-    Authority, Issue, Network, Program, Sandbox, Start, Stream, field, may_make_networks,
+    Authority, Issue, Network, PATIENCE, Program, Sandbox, Start, Stream, field, may_make_networks,
     tls_flags, write_certificates,
 };
 
@@ -380,9 +381,14 @@ fn running_job_takes_in(name: &str, voters: &str) {
     network.unblock(1);
     agents.extend([alone, start(4)]);
     assert_admitted(&mut agents);
-    // The endpoint of the former host redirects to the job.
-    let status =
-        network.ragent(&sandbox, 4, "status --nodes --rdzv-endpoint 10.77.0.1:29400").run();
+    // The endpoint of the former host redirects to the job, once its voter knows who leads.
+    let ask =
+        || network.ragent(&sandbox, 4, "status --nodes --rdzv-endpoint 10.77.0.1:29400").run();
+    let until = clock::now_blocking() + PATIENCE;
+    let mut status = ask();
+    while status.stderr.contains("no elected coordinator") && clock::now_blocking() < until {
+        status = ask();
+    }
     status.assert_code(0);
     let lists = |node| status.stdout.contains(&Network::address(node));
     assert!((1..=4).all(lists), "{}", status.stdout);

@@ -186,10 +186,12 @@ impl HostChoice {
         match self.state {
             ChoiceState::Found => {}
             ChoiceState::Searching { .. } => self.note_peer(from),
-            ChoiceState::Settled(own) if !searches && own.home == Some(home.unwrap_or(at)) => {
+            ChoiceState::Settled(own) if home.is_some() && own.home == home => {
                 // Another agent has answered.
                 self.next_message = self.next_message.filter(|_| self.sends_always());
             }
+            // The datagrams of the own host may not reach the agent that this one is about to answer.
+            ChoiceState::Settled(own) if !searches && own.home == Some(at) => {}
             ChoiceState::Settled(_) => {
                 // This agent's host is unknown to the sender.
                 self.note_peer(from);
