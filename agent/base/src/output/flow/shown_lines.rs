@@ -61,6 +61,7 @@ impl ShownLines {
         if left > 0 {
             let _ = self.begun.write(&self.cutter.begun);
         }
-        shown.and(ended).and(tools.discard_peeked(source.as_fd(), 0))
+        let begun = tools.discard_peeked(source.as_fd(), 0);
+        shown.and(ended).and(begun)
     }
 }
