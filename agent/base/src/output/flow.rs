@@ -3,7 +3,7 @@
 //!
 //! 1. With one destination, one system call removes a byte from its source and adds it to the destination (`splice`). A console that is a
 //!    regular file does not support it. There a byte is copied first, and then removed.
-//! 2. Lines with a prefix are also copied first, to the file and to the console, and then removed. A [`BegunLine`] has the start of a line
+//! 2. Lines with a prefix are also copied first, to the file and to the console, and then removed. A `BegunLine` has the start of a line
 //!    that is removed already.
 //!
 //! So nothing is lost. If the agent is killed between copy and removal, the keeper copies the same piece again.

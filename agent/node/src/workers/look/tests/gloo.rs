@@ -88,8 +88,8 @@ impl Job {
         command.stdout(Stdio::piped()).stderr(Stdio::null());
         command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
         command.env("OMP_NUM_THREADS", "1").env("PYTHONPATH", root.join("packaging/python"));
-        let mut parent = command.spawn().unwrap();
-        let output = BufReader::new(parent.stdout.take().unwrap());
+        let mut parent = Started(vec![command.spawn().unwrap()]);
+        let output = BufReader::new(parent.0[0].stdout.take().unwrap());
         let (mut ranks, mut ready) = (BTreeMap::new(), 0);
         // Each line is written by one call, so lines of several processes are whole.
         for line in output.lines().map(Result::unwrap) {
@@ -101,8 +101,7 @@ impl Job {
                 ready += 1;
             }
             if (ranks.len(), ready) == (WORLD_SIZE as usize, WORLD_SIZE) {
-                let _parent = Started(vec![parent]);
-                return Some(Self { _parent, ranks, _folder: folder, port, has_server });
+                return Some(Self { _parent: parent, ranks, _folder: folder, port, has_server });
             }
         }
         panic!("the job has ended")
