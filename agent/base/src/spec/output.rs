@@ -29,7 +29,7 @@ pub struct Output {
     pub marks_lines: bool,
     /// True if lines about rounds are printed by group rank 0 only.
     pub first_node_lines: bool,
-    /// True if the success of the job is announced. That of `ragent check` is not, since its nodes may be bad.
+    /// True if a line says that the job has succeeded. `ragent check` prints none, because it may have found bad nodes.
     pub announces_success: bool,
 }
 

@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 
 use super::files::{folder_of, name_of};
 
-/// What the file of a running agent says, for `ragent status`.
+/// The content of the file by which `ragent status` finds a running agent.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RunningAgent {
     /// The run id of the job.

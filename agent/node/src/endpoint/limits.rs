@@ -45,7 +45,7 @@ pub(crate) const MAX_DIALS: usize = 8;
 pub(crate) const MAX_PLACES: usize = 20_000;
 /// Agents that one datagram answers although a broadcast may not reach them. Others repeat their datagrams.
 pub(crate) const MAX_PEERS: usize = 64;
-/// Time for which the answer of another host counts while this one is not elected yet. Two answers arrive in this time.
+/// How long this host remembers the answer of another host until it is elected itself. The other one answers twice in this time.
 pub(crate) const RIVAL_COUNTS: Duration = Duration::from_secs(1);
 /// Interval at which the store on the endpoint's port admits new nodes: short compared with the start of a worker. Each time it copies the
 /// addresses of all nodes, which takes about a millisecond for 10,000.

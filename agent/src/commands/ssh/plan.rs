@@ -256,8 +256,8 @@ impl Plan {
         Duration::from_millis(self.job.stop_ms)
     }
 
-    /// Returns what the file of this launch says. `ragent status` on this host finds the job and its secret by it. Returns `None` if the
-    /// launch sends no secret.
+    /// Returns the content of this launch's file. With it, `ragent status` on this host finds the job and its secret. Returns `None` if
+    /// the launch sends no secret.
     pub(super) fn status_file(
         &self,
         reached: &[(HostNumber, HostAddress)],

@@ -26,7 +26,7 @@ dist.all_reduce(t)
 os.write(1, b'ready\\n')
 ";
 
-/// Imports torch once, and then forks the ranks, each of which runs the script. Prints their process numbers.
+/// A program that imports torch once, and forks the ranks. It prints the process number of each rank. Each rank runs the script of the test.
 const RANKS: &str = "import os, sys
 import torch, torch.distributed
 script, size, sockets = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
