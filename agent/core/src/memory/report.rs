@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use ragent_rendezvous::message::{MEMORY_BYTES_MAX, MemoryReport, PARTS_MAX, PartPlace};
+use ragent_rendezvous::{
+    ids::LocalRank,
+    message::{DIFFERENT_STEPS, MEMORY_BYTES_MAX, MemoryReport, PARTS_MAX, PartPlace},
+};
 
 use super::{NodeMemory, parts::KeptPart};
 
@@ -23,12 +26,27 @@ impl NodeMemory {
             needed: needed.unwrap_or(0).min(MEMORY_BYTES_MAX),
             limit: self.settings.limit.min(MEMORY_BYTES_MAX),
             address: self.settings.address.clone(),
-            obstacle: self.obstacle.clone().or_else(|| self.no_copies()),
+            obstacle: self.late_rank().or_else(|| self.obstacle.clone()).or_else(|| self.no_copies()),
             waits_for_buffer: self.waiting_rank(),
             cost: self.cost(),
             fetch_time: self.restore.time,
             oom_kills: self.left.oom_kills,
         })
+    }
+
+    /// Names the rank for which a `save` of this node waits. A script that saves on rank 0 only is the usual cause.
+    fn late_rank(&self) -> Option<String> {
+        self.waiting_rank()?;
+        let round = self.round.as_ref()?;
+        let own = self.parts.values().filter(|part| part.place(Some(round)) == PartPlace::Own);
+        let first_late = |part: &KeptPart| {
+            let mut ranks = (0..).map(LocalRank).take(part.about.block_count());
+            ranks.find(|rank| !part.blocks.contains_key(rank))
+        };
+        let late = own.filter_map(|part| Some((part.id.checkpoint.step, first_late(part)?)));
+        let (step, rank) = late.min()?;
+        let rank = round.first_global_rank.0.saturating_add(rank.0);
+        Some(format!("rank {rank} has not saved step {step}; {DIFFERENT_STEPS}"))
     }
 
     /// Returns the reason why parts that this node holds are copied to no other.

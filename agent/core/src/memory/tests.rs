@@ -492,6 +492,21 @@ fn third_save_waits() {
     assert_eq!(pair.nodes[0].held(), [(0, 20), (1, 20)]);
 }
 
+/// The report of a node whose `save` waits names the rank that has not saved.
+#[test]
+fn late_rank_is_named() {
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    for step in [10, 20] {
+        pair.save(0, 0, 1, step);
+    }
+    assert_eq!(pair.nodes[0].memory.report().unwrap().obstacle, None);
+    assert_eq!(pair.ask_buffer(0, 0, 1, 30), None);
+    let obstacle = pair.nodes[0].memory.report().unwrap().obstacle;
+    let expected = "rank 1 has not saved step 10; all ranks must save the same steps";
+    assert_eq!(obstacle.as_deref(), Some(expected));
+}
+
 /// Ranks that save different steps never have a whole checkpoint. After two minutes, nothing is saved any more, and the
 /// coordinator learns why.
 #[test]
