@@ -28,6 +28,45 @@ const SEEDS_TO_FIND_A_BUG: u64 = 31_300;
 /// Creates the world of a seed.
 type Create = fn(u64, Bug) -> World;
 
+/// Prints a number for each kind of world, which changes with any effect of a coordinator. For changes of the code that must change nothing:
+/// `scripts/same-effects.sh` compares the numbers of two commits.
+#[test]
+#[ignore = "prints, and tests nothing"]
+#[expect(clippy::print_stdout, reason = "prints the numbers")]
+fn effects_are_traced() {
+    let kinds: [(&str, Create); 10] = [
+        ("takeover", World::new),
+        ("aimed", World::with_aimed_faults),
+        ("lost states", World::with_lost_states),
+        ("etcd", World::with_etcd),
+        ("fixed", World::with_fixed_coordinator),
+        ("notices", World::with_notices),
+        ("memory", World::with_memory),
+        ("stalls", World::with_stalls),
+        ("health", World::with_health),
+        ("budget", World::with_budget),
+    ];
+    let count = given("SEEDS").unwrap_or(100);
+    let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    for (name, create) in kinds {
+        // The order of the seeds does not matter.
+        let share = |first: usize| {
+            let traces = (0..count).skip(first).step_by(threads);
+            let traces =
+                traces.map(|seed| create(seed, Bug::None).trace().wrapping_mul(2 * seed + 1));
+            traces.fold(0, u64::wrapping_add)
+        };
+        let sum = thread::scope(|scope| {
+            let share = &share;
+            let handles: Vec<_> =
+                (0..threads).map(|first| scope.spawn(move || share(first))).collect();
+            let sums = handles.into_iter().map(|handle| handle.join().expect("no world panics"));
+            sums.fold(0, u64::wrapping_add)
+        });
+        println!("{name} {sum:016x}");
+    }
+}
+
 /// Runs a world to its end, or until the first rule is broken.
 fn run(world: &mut World) -> Result<Totals, String> {
     while world.step()? {}

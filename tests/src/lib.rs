@@ -15,4 +15,5 @@ pub mod chronicle;
 pub mod invariants;
 pub mod random;
 pub mod replay;
+mod trace;
 pub mod world;

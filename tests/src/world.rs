@@ -51,7 +51,7 @@ use ragent_rendezvous::{
     settings::{NodeRange, SharedSettings, StoreAccess, Timeouts},
 };
 
-use crate::{addresses::Place, chronicle::Chronicle, random::Random};
+use crate::{addresses::Place, chronicle::Chronicle, random::Random, trace::Trace};
 pub use bug::Bug;
 use driver::Waiting;
 use etcd::{Etcd, StoreEvent};
@@ -128,6 +128,8 @@ pub struct World {
     pub chronicle: Chronicle,
     /// The number of stores that agents have opened for their workers.
     stores_opened: u16,
+    /// The effects of all coordinators. `None` unless somebody compares them: it takes time.
+    trace: Option<Trace>,
 }
 
 /// An event at a certain time.
@@ -291,6 +293,7 @@ impl World {
             faulty: FAULTY,
             chronicle: Chronicle::default(),
             stores_opened: 0,
+            trace: None,
             random,
         };
         world.populate();
@@ -323,6 +326,13 @@ impl World {
         let mut world = Self::new(seed, bug);
         world.fix_coordinator(seed);
         world
+    }
+
+    /// Runs the world to its end, and returns a number that changes with any effect of a coordinator.
+    pub fn trace(&mut self) -> u64 {
+        self.trace = Some(Trace::default());
+        while self.step() == Ok(true) {}
+        self.trace.as_ref().map_or(0, Trace::number)
     }
 
     /// Starts the hosts, and chooses the faults.

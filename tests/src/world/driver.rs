@@ -215,6 +215,11 @@ impl World {
         while let Some(coordinator) = self.port(id).and_then(|port| port.coordination.coordinator())
         {
             let Some(effect) = coordinator.rendezvous.poll_effect() else { break };
+            if let Some(trace) = &mut self.trace {
+                trace.add(&effect);
+            }
+            let Some(port) = self.port(id) else { break };
+            let Some(coordinator) = port.coordination.coordinator() else { break };
             match effect {
                 // Keep-alives and probes are never delayed.
                 Effect::Send {
