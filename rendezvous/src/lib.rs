@@ -38,6 +38,7 @@ pub mod heir;
 pub mod ids;
 pub mod incomplete;
 pub mod jitter;
+mod job;
 pub mod known_job;
 pub mod limits;
 mod looking;

@@ -59,7 +59,8 @@ use crate::{
     flapping::RestartSpacing,
     grant::Grant,
     group::{Group, MemberState},
-    ids::{JobUid, NodeId, Peer, Round, RoundId, Term},
+    ids::{NodeId, Peer, Round, RoundId, Term},
+    job::{Availability, Job},
     message::{EvictReason, FromNode, NodeState, Registration, RestartReason, ToNode},
     phase::{Gathering, Phase, Recovering},
     progress::JobSteps,
@@ -72,12 +73,7 @@ use crate::{
 /// The state machine that decides which nodes form the next worker group, and when the job is over.
 #[derive(Debug)]
 pub struct Rendezvous {
-    settings: Settings,
-    job_state: JobState,
-    grant: Option<Grant>,
-    availability: Availability,
-    phase: Phase,
-    roster: Roster,
+    job: Job,
     /// Nodes that were welcomed, but have not reported their state since.
     welcomed: Welcomed,
     departures: Departures,
@@ -90,21 +86,8 @@ pub struct Rendezvous {
     /// The time until which rounds wait for the first list of excluded hosts.
     excluded_awaited_until: Option<Instant>,
     effects: VecDeque<Effect>,
-    has_news: bool,
-    clock: Instant,
-    /// The time up to which the deadlines of the phase were applied. It may be before `clock`, because a message that is handled at once, such as a
-    /// keep-alive, moves the clock and applies no deadline.
-    advanced: Instant,
-    /// The job uid that nodes received before this coordinator adopted another run.
-    given_before: Option<JobUid>,
-    /// True if the host was lost with the previous coordinator shortly after a start, and this loss
-    /// is not counted yet.
-    has_lost_host: bool,
     journal: Journal,
     silent_voters: SilentVoters,
-    /// Other jobs of this name that may run, as text for people. While there are any, no first
-    /// round is completed.
-    other_jobs: Vec<String>,
     /// True if this coordinator has given a notice, or has named a worker that hangs.
     has_given_guidance: bool,
     /// The time at which a checkpoint was last requested on behalf of a node.
@@ -116,21 +99,6 @@ pub struct Rendezvous {
     /// True if members must still receive a change of the notice or of the look.
     has_guidance: bool,
     memory: JobMemory,
-}
-
-/// The availability of this coordinator for another round.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Availability {
-    /// The coordinator stays.
-    Available,
-    /// The node in the coordinator's process is leaving. The coordinator ends with that node.
-    HostLeaving,
-    /// The coordinator's process is shutting down. The coordinator ends when the workers have
-    /// stopped.
-    ShuttingDown,
-    /// The coordinator has returned [`Effect::Finish`], [`Effect::Resign`], [`Effect::HandOver`] or
-    /// [`Effect::Forget`], and ignores all input.
-    Ended,
 }
 
 impl Rendezvous {
@@ -161,13 +129,22 @@ impl Rendezvous {
             && job_state.closed.is_none();
         info!(term = %job_state.term, round = %job_state.round, "coordinator started");
         let journal = Journal::new(now, &job_state);
-        let mut rendezvous = Self {
+        let job = Job {
             settings,
-            job_state,
+            state: job_state,
             grant,
             availability: Availability::Available,
             phase,
             roster: Roster::default(),
+            has_news: false,
+            clock: now,
+            advanced: now,
+            given_before: None,
+            has_lost_host,
+            other_jobs: Vec::new(),
+        };
+        let mut rendezvous = Self {
+            job,
             welcomed: Welcomed::default(),
             departures: Departures::default(),
             steps: JobSteps::default(),
@@ -177,14 +154,8 @@ impl Rendezvous {
             valve: SafetyValve::default(),
             excluded_awaited_until: None,
             effects: VecDeque::new(),
-            has_news: false,
-            clock: now,
-            advanced: now,
-            given_before: None,
-            has_lost_host,
             journal,
             silent_voters: SilentVoters::default(),
-            other_jobs: Vec::new(),
             has_given_guidance: false,
             last_request: None,
             is_save_due: false,
@@ -192,7 +163,7 @@ impl Rendezvous {
             has_guidance: false,
             memory: JobMemory::default(),
         };
-        rendezvous.roster.restore_tallies(now, &rendezvous.job_state.host_tallies);
+        rendezvous.job.roster.restore_tallies(now, &rendezvous.job.state.host_tallies);
         rendezvous.record_start(now);
         rendezvous.remember();
         rendezvous
@@ -208,7 +179,7 @@ impl Rendezvous {
             node = %peer.node, stream = %peer.stream, state = ?registration.report.state,
             "registration"
         );
-        if self.roster.is_late(&peer) {
+        if self.job.roster.is_late(&peer) {
             debug!(node = %peer.node, stream = %peer.stream, "outdated registration dropped");
             return;
         }
@@ -223,14 +194,14 @@ impl Rendezvous {
             self.send(peer, ToNode::Refuse(reason));
             return;
         }
-        self.settings.shared.get_or_insert(registration.settings);
+        self.job.settings.shared.get_or_insert(registration.settings);
         self.adopt(&registration);
         // Claims of a node of another run do not count: it could claim any round and any charges.
         if self.is_of_this_run(&registration) {
             self.learn(now, &registration);
         }
-        match self.grant {
-            _ if self.availability == Availability::Ended => {}
+        match self.job.grant {
+            _ if self.job.availability == Availability::Ended => {}
             None => self.register(now, registration),
             Some(_) => self.ask_for_report(now, registration),
         }
@@ -250,7 +221,7 @@ impl Rendezvous {
             return;
         }
         let Some(message) = self.register_welcomed(now, &from, message) else { return };
-        if !self.roster.renew(now, &from) {
+        if !self.job.roster.renew(now, &from) {
             debug!(
                 node = %from.node, stream = %from.stream,
                 "message of a replaced stream dropped"
@@ -271,11 +242,11 @@ impl Rendezvous {
                 return;
             }
             FromNode::Progress { text } => {
-                self.roster.record_progress(&from.node, text);
+                self.job.roster.record_progress(&from.node, text);
                 return;
             }
             FromNode::Standbys(standbys) => {
-                self.roster.record_standbys(&from.node, standbys);
+                self.job.roster.record_standbys(&from.node, standbys);
                 return;
             }
             FromNode::RefusedClients(refused) => {
@@ -295,7 +266,7 @@ impl Rendezvous {
             FromNode::Alive { round } => self.record_sign_of_life(&from.node, round),
             FromNode::NodeReport(report) => {
                 debug!(node = %from.node, round = %report.round, state = ?report.state, "report");
-                if !self.roster.record_report_on_stream(now, &from.node, report) {
+                if !self.job.roster.record_report_on_stream(now, &from.node, report) {
                     debug!(node = %from.node, "report of an older round dropped");
                     return;
                 }
@@ -313,7 +284,7 @@ impl Rendezvous {
             return;
         }
         if let Some(node) =
-            self.roster.get_mut(&from.node).filter(|node| node.stream == from.stream)
+            self.job.roster.get_mut(&from.node).filter(|node| node.stream == from.stream)
         {
             debug!(node = %from.node, stream = %from.stream, "detached");
             node.attached = false;
@@ -341,16 +312,16 @@ impl Rendezvous {
     /// Shuts this coordinator down, because its process is ending. The round is stopped, and no
     /// other follows. If the coordinator was elected, another voter continues the job.
     pub fn handle_shutdown(&mut self, now: Instant) {
-        if !self.begin(now) || matches!(self.phase, Phase::Closed(_)) {
+        if !self.begin(now) || matches!(self.job.phase, Phase::Closed(_)) {
             return;
         }
         info!("coordinator shutting down");
-        if self.grant.is_some() {
+        if self.job.grant.is_some() {
             self.hand_over();
             return;
         }
         self.leave(Availability::ShuttingDown);
-        if matches!(self.phase, Phase::Running(_)) {
+        if matches!(self.job.phase, Phase::Running(_)) {
             self.restart(now, RestartReason::HostLeft, None, None);
         }
         self.advance(now);
@@ -358,7 +329,7 @@ impl Rendezvous {
 
     /// Returns the end of this process's leadership; `None` if it has no end.
     fn grant_until(&self) -> Option<Instant> {
-        self.grant.as_ref().map(|grant| grant.until)
+        self.job.grant.as_ref().map(|grant| grant.until)
     }
 
     /// Returns the time that is left of this process's leadership; `None` if it has no end.
@@ -371,7 +342,7 @@ impl Rendezvous {
     /// The extension is applied before earlier ends are checked, because a driver may pass it on as
     /// late as the next other event.
     pub fn handle_extended(&mut self, now: Instant, until: Instant) {
-        if let Some(grant) = &mut self.grant {
+        if let Some(grant) = &mut self.job.grant {
             grant.until = grant.until.max(until);
         }
         self.begin_routine(now);
@@ -382,26 +353,26 @@ impl Rendezvous {
         if !self.begin(now) {
             return;
         }
-        while let Some(node) = self.roster.expired(now) {
+        while let Some(node) = self.job.roster.expired(now) {
             self.on_lost(now, &node, EvictReason::Silent);
         }
         self.drop_silent(now);
         self.forgive(now);
-        self.roster.grow_up(Some(now));
+        self.job.roster.grow_up(Some(now));
         self.advance(now);
         self.store_account(now);
     }
 
     /// Returns the earliest deadline.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        if self.availability == Availability::Ended {
+        if self.job.availability == Availability::Ended {
             return None;
         }
-        let forgiven = self.roster.quarantined().first().map(|(at, _)| *at);
+        let forgiven = self.job.roster.quarantined().first().map(|(at, _)| *at);
         let (until, silent) = (self.grant_until(), self.welcomed.first_until());
-        let grown_up = self.roster.young().first().map(|(at, _)| *at);
+        let grown_up = self.job.roster.young().first().map(|(at, _)| *at);
         let (lease, phase, account) =
-            (self.roster.first_lease(), self.phase_deadline(), self.account_due());
+            (self.job.roster.first_lease(), self.phase_deadline(), self.account_due());
         let deadlines = [lease, forgiven, grown_up, phase, until, silent, account];
         deadlines.into_iter().flatten().min()
     }
@@ -421,17 +392,17 @@ impl Rendezvous {
     /// Like [`Rendezvous::begin`], for an input that changes no number of nodes, so that these are
     /// kept.
     fn begin_routine(&mut self, now: Instant) -> bool {
-        debug_assert!(self.clock <= now, "time does not go back");
-        self.clock = self.clock.max(now);
+        debug_assert!(self.job.clock <= now, "time does not go back");
+        self.job.clock = self.job.clock.max(now);
         self.begin_input();
         let is_over = self.grant_until().is_some_and(|until| until <= now);
-        if is_over && self.availability != Availability::Ended {
-            info!(term = %self.job_state.term, "the right to coordinate is over");
-            self.availability = Availability::Ended;
+        if is_over && self.job.availability != Availability::Ended {
+            info!(term = %self.job.state.term, "the right to coordinate is over");
+            self.job.availability = Availability::Ended;
             self.event(None, None, EventKind::CoordinatorEnded { hands_over: false });
             self.effects.push_back(Effect::Finish { is_over: false });
         }
-        self.availability != Availability::Ended
+        self.job.availability != Availability::Ended
     }
 
     /// Applies the state that a node has reported.
@@ -439,18 +410,18 @@ impl Rendezvous {
         self.note_requests(now, id);
         self.note_kill(id);
         self.note_health(id);
-        match &self.phase {
+        match &self.job.phase {
             Phase::Recovering(_) | Phase::Gathering(_) | Phase::Closed(_) => {}
             Phase::Running(_) => self.on_report_in_running(now, id),
             Phase::Regathering(_) => self.on_report_in_regathering(id),
         }
         self.index_readiness(id);
-        if !self.is_sole_host(id) || matches!(self.phase, Phase::Closed(_)) {
+        if !self.is_sole_host(id) || matches!(self.job.phase, Phase::Closed(_)) {
             return;
         }
         if let Some(NodeState::Leaving { reaped }) = self.state(id) {
             self.leave(Availability::HostLeaving);
-            if reaped && matches!(self.phase, Phase::Running(_)) {
+            if reaped && matches!(self.job.phase, Phase::Running(_)) {
                 self.restart(now, RestartReason::HostLeft, None, None);
             }
         }
@@ -458,9 +429,9 @@ impl Rendezvous {
 
     /// Moves the phase as far as possible, then sends the assignments that have changed.
     fn advance(&mut self, now: Instant) {
-        self.advanced = self.advanced.max(now);
-        while self.availability != Availability::Ended && self.step(now) {}
-        if mem::take(&mut self.has_news) {
+        self.job.advanced = self.job.advanced.max(now);
+        while self.job.availability != Availability::Ended && self.step(now) {}
+        if mem::take(&mut self.job.has_news) {
             self.sync_all();
         }
         self.follow_stall(now);
@@ -470,15 +441,15 @@ impl Rendezvous {
 
     /// Enters `phase`, which may change the assignment of every node.
     fn enter(&mut self, phase: Phase) {
-        self.phase = phase;
-        self.has_news = true;
+        self.job.phase = phase;
+        self.job.has_news = true;
     }
 
     /// Takes one step, if the phase can be left or something in it is overdue. Returns true if
     /// another may follow.
     fn step(&mut self, now: Instant) -> bool {
-        let Some(shared) = self.settings.shared else {
-            if self.availability == Availability::ShuttingDown {
+        let Some(shared) = self.job.settings.shared else {
+            if self.job.availability == Availability::ShuttingDown {
                 self.finish();
             }
             return self.step_without_nodes(now);
@@ -488,7 +459,7 @@ impl Rendezvous {
             return false;
         }
         self.set_aside(now, shared);
-        match &self.phase {
+        match &self.job.phase {
             Phase::Recovering(_) => self.step_in_recovering(now, shared),
             Phase::Gathering(_) => self.step_in_gathering(now, shared),
             Phase::Running(_) => self.step_in_running(now, shared),
@@ -501,13 +472,14 @@ impl Rendezvous {
     }
 
     fn phase_deadline(&self) -> Option<Instant> {
-        let Some(shared) = self.settings.shared else { return self.deadline_without_nodes() };
-        let is_forming = matches!(self.phase, Phase::Gathering(_) | Phase::Regathering(_));
-        let list = self.excluded_awaited_until.filter(|until| self.advanced < *until);
-        if let Some(until) = self.memory.deadline(self.advanced).or(list).filter(|_| is_forming) {
+        let Some(shared) = self.job.settings.shared else { return self.deadline_without_nodes() };
+        let is_forming = matches!(self.job.phase, Phase::Gathering(_) | Phase::Regathering(_));
+        let list = self.excluded_awaited_until.filter(|until| self.job.advanced < *until);
+        if let Some(until) = self.memory.deadline(self.job.advanced).or(list).filter(|_| is_forming)
+        {
             return Some(until);
         }
-        match &self.phase {
+        match &self.job.phase {
             Phase::Recovering(recovering) => self.recovery_deadline(recovering, shared),
             Phase::Gathering(gathering) => self.gathering_deadline(gathering, shared),
             Phase::Running(running) => self.running_deadline(running, shared),
@@ -518,26 +490,26 @@ impl Rendezvous {
 
     /// Updates the sets of ready and quarantined nodes for a node.
     fn index_readiness(&mut self, id: &NodeId) {
-        let is_running_member = match &self.phase {
+        let is_running_member = match &self.job.phase {
             Phase::Running(running) => running.group.held(id).is_some(),
             Phase::Recovering(_)
             | Phase::Gathering(_)
             | Phase::Regathering(_)
             | Phase::Closed(_) => false,
         };
-        self.roster.index_readiness(id, is_running_member);
+        self.job.roster.index_readiness(id, is_running_member);
     }
 
     fn state(&self, id: &NodeId) -> Option<NodeState> {
-        self.roster.get(id).map(|node| node.report.state)
+        self.job.roster.get(id).map(|node| node.report.state)
     }
 
     fn host_name(&self, id: &NodeId) -> String {
-        self.roster.get(id).map(|node| node.description.host_name.clone()).unwrap_or_default()
+        self.job.roster.get(id).map(|node| node.description.host_name.clone()).unwrap_or_default()
     }
 
     fn is_host(&self, id: &NodeId) -> bool {
-        self.settings.host.as_ref() == Some(id)
+        self.job.settings.host.as_ref() == Some(id)
     }
 
     fn send(&mut self, to: Peer, message: ToNode) {
@@ -546,9 +518,9 @@ impl Rendezvous {
     }
 
     fn remember(&mut self) {
-        self.job_state.host_tallies = self.roster.host_tallies(self.clock);
+        self.job.state.host_tallies = self.job.roster.host_tallies(self.job.clock);
         self.remember_time();
-        self.effects.push_back(Effect::Remember(Box::new(self.job_state.clone())));
+        self.effects.push_back(Effect::Remember(Box::new(self.job.state.clone())));
     }
 }
 

@@ -8,8 +8,9 @@ use crate::{
     effect::Effect,
     event::EventKind,
     ids::{JobUid, Round, RoundId},
+    job::Availability,
     limits::{AGENT_TERM_MAX, AHEAD_MAX, KEEP_ALIVES_MISSED, NUMBER_MAX, TERMS_AHEAD_MAX},
-    machine::{Availability, Rendezvous},
+    machine::Rendezvous,
     message::{NodeDescription, PROTOCOL_VERSION, RefuseReason, Registration, Welcome},
     phase::{Phase, Recovering},
     roster::{Common, RosterNode},
@@ -23,26 +24,26 @@ impl Rendezvous {
         if registration.protocol_version != PROTOCOL_VERSION {
             return Some(RefuseReason::ProtocolVersion { ours: PROTOCOL_VERSION });
         }
-        if registration.run_id != self.settings.run_id {
-            return Some(RefuseReason::RunId { ours: self.settings.run_id.clone() });
+        if registration.run_id != self.job.settings.run_id {
+            return Some(RefuseReason::RunId { ours: self.job.settings.run_id.clone() });
         }
         if registration.job_uid.as_ref().is_some_and(|uid| !self.is_own(uid))
             && !self.may_adopt(registration)
         {
             return Some(RefuseReason::EarlierRun);
         }
-        if let Some(ours) = self.settings.shared.filter(|ours| *ours != registration.settings) {
+        if let Some(ours) = self.job.settings.shared.filter(|ours| *ours != registration.settings) {
             return Some(RefuseReason::Settings { ours });
         }
         let id = &registration.node.node_id;
-        if self.roster.get(id).is_some() || self.welcomed.contains(id) {
+        if self.job.roster.get(id).is_some() || self.welcomed.contains(id) {
             return None;
         }
-        if let Phase::Closed(closed) = &self.phase {
+        if let Phase::Closed(closed) = &self.job.phase {
             return Some(RefuseReason::Closed(closed.outcome.clone()));
         }
         let limit = registration.settings.nodes.served();
-        if self.roster.len() >= limit || self.welcomed.len() >= limit {
+        if self.job.roster.len() >= limit || self.welcomed.len() >= limit {
             let limit = u32::try_from(limit).unwrap_or(u32::MAX);
             return Some(RefuseReason::TooManyNodes { limit });
         }
@@ -94,10 +95,10 @@ impl Rendezvous {
     ) -> impl Iterator<Item = &'a NodeDescription> + use<'a> {
         let overdue = self.leases().keep_alive_interval * KEEP_ALIVES_MISSED;
         let is_present = move |node: &&RosterNode| {
-            let was_seen = self.clock.saturating_duration_since(node.last_seen) <= overdue;
+            let was_seen = self.job.clock.saturating_duration_since(node.last_seen) <= overdue;
             node.attached && was_seen && !node.is_leaving()
         };
-        self.roster.with(common).filter(is_present).map(|node| &*node.description)
+        self.job.roster.with(common).filter(is_present).map(|node| &*node.description)
     }
 
     /// Returns the loopback address that keeps this node and the known nodes from being in one
@@ -113,20 +114,20 @@ impl Rendezvous {
     /// [`Rendezvous::complete`]), so that every node learns of it.
     fn unreachable(&self, registration: &Registration) -> Option<String> {
         let elsewhere = |host_name: &str| host_name != registration.node.host_name;
-        let mut others = self.roster.iter().map(|(_, node)| &node.description);
+        let mut others = self.job.roster.iter().map(|(_, node)| &node.description);
         if is_loopback(&registration.node.address)
             && others.any(|other| elsewhere(&other.host_name))
         {
             return Some(registration.node.address.clone());
         }
-        let master = self.phase.group()?.table.as_ref()?.member_ranks().first()?;
+        let master = self.job.phase.group()?.table.as_ref()?.member_ranks().first()?;
         (is_loopback(&master.node.address) && elsewhere(&master.node.host_name))
             .then(|| master.node.address.clone())
     }
 
     /// Returns true if `uid` names this run.
     fn is_own(&self, uid: &JobUid) -> bool {
-        *uid == self.job_state.job_uid || self.given_before.as_ref() == Some(uid)
+        *uid == self.job.state.job_uid || self.job.given_before.as_ref() == Some(uid)
     }
 
     /// Returns true if this coordinator may take over the run of `registration`: it has no round
@@ -135,10 +136,10 @@ impl Rendezvous {
     /// This coordinator's state was lost in this case, for example by a reboot.
     fn may_adopt(&self, registration: &Registration) -> bool {
         let is_unbound = !self.has_voters()
-            && self.job_state.round == Round(0)
-            && self.given_before.is_none()
-            && matches!(self.phase, Phase::Gathering(_))
-            && self.availability == Availability::Available;
+            && self.job.state.round == Round(0)
+            && self.job.given_before.is_none()
+            && matches!(self.job.phase, Phase::Gathering(_))
+            && self.job.availability == Availability::Available;
         let known_round = registration.known_round.round.max(registration.report.round);
         is_unbound && known_round.round != Round(0) && self.is_credible(known_round)
     }
@@ -155,10 +156,10 @@ impl Rendezvous {
             node = %registration.node.node_id, round = %registration.known_round.round, job_uid = %uid,
             "adopted the run of a node: this coordinator was started without state"
         );
-        self.given_before = Some(mem::replace(&mut self.job_state.job_uid, uid));
+        self.job.given_before = Some(mem::replace(&mut self.job.state.job_uid, uid));
         let id = &registration.node.node_id;
         self.event_of(None, id, EventKind::RunAdopted);
-        let others = self.roster.iter().filter(|(other, _)| *other != id);
+        let others = self.job.roster.iter().filter(|(other, _)| *other != id);
         let mut peers: Vec<_> = others.map(|(_, node)| node.peer()).collect();
         peers.extend(self.welcomed.take());
         self.effects.extend(peers.into_iter().map(|to| Effect::HangUp { to }));
@@ -166,44 +167,44 @@ impl Rendezvous {
 
     /// Learns round and charges of an earlier coordinator from a node of this run.
     pub(super) fn learn(&mut self, now: Instant, registration: &Registration) {
-        let before = self.job_state.clone();
+        let before = self.job.state.clone();
         let known_round = registration.known_round.round.max(registration.report.round);
         if !self.is_credible(known_round) {
             return;
         }
-        match self.phase {
+        match self.job.phase {
             Phase::Gathering(_) | Phase::Recovering(_) => {}
             // This coordinator has completed a round itself, so it knows more than any node that
             // registers. Such a node may be a foreign agent that was welcomed before.
             Phase::Running(_) | Phase::Regathering(_) | Phase::Closed(_) => return,
         }
         let is_newer =
-            known_round > RoundId { term: self.job_state.term, round: self.job_state.round };
-        match self.grant {
-            None if is_newer => self.job_state.term = known_round.term.next(),
-            Some(_) if known_round.term > self.job_state.term => {
+            known_round > RoundId { term: self.job.state.term, round: self.job.state.round };
+        match self.job.grant {
+            None if is_newer => self.job.state.term = known_round.term.next(),
+            Some(_) if known_round.term > self.job.state.term => {
                 warn!(term = %known_round.term, "a node knows a later coordinator; resigning");
-                self.availability = Availability::Ended;
+                self.job.availability = Availability::Ended;
                 self.event(None, None, EventKind::CoordinatorEnded { hands_over: false });
                 self.effects.push_back(Effect::Resign { term: known_round.term });
                 return;
             }
             None | Some(_) => {}
         }
-        if known_round.round > self.job_state.round {
+        if known_round.round > self.job.state.round {
             // A node that was not a member may not know the size. The largest possible one is
             // assumed.
             let max = registration.settings.nodes.max();
             let size = registration.known_round.size_by_member(max).unwrap_or(max);
-            self.job_state.round = known_round.round;
-            self.job_state.round_size = size;
-            self.roster.distrust_stores(known_round);
-            self.has_news = true;
-            self.job_state.is_adopted = true;
-            self.job_state.host = None;
+            self.job.state.round = known_round.round;
+            self.job.state.round_size = size;
+            self.job.roster.distrust_stores(known_round);
+            self.job.has_news = true;
+            self.job.state.is_adopted = true;
+            self.job.state.host = None;
             // Another coordinator has completed that round, and the job may have got further in it.
-            self.job_state.training.complete_step = None;
-            match &mut self.phase {
+            self.job.state.training.complete_step = None;
+            match &mut self.job.phase {
                 Phase::Gathering(_) => {
                     self.enter(Phase::Recovering(Recovering::new(now, known_round, size)));
                 }
@@ -212,18 +213,18 @@ impl Rendezvous {
             }
         }
         self.recall_round(now, registration);
-        if registration.charged_through > self.job_state.charged_through
-            && registration.charged_through <= self.job_state.round
+        if registration.charged_through > self.job.state.charged_through
+            && registration.charged_through <= self.job.state.round
         {
-            self.job_state.charged_through = registration.charged_through;
+            self.job.state.charged_through = registration.charged_through;
             let (used, most) = (registration.restarts_used, registration.settings.max_restarts);
-            self.job_state.restarts_used = self.job_state.restarts_used.max(used);
+            self.job.state.restarts_used = self.job.state.restarts_used.max(used);
             // More were possible only because progress had forgiven some. How many is not known.
-            let forgiven = &mut self.job_state.training.restarts_forgiven;
+            let forgiven = &mut self.job.state.training.restarts_forgiven;
             *forgiven = used.saturating_sub(most).max(*forgiven);
         }
-        if self.job_state != before {
-            let (nodes, restarts_used) = (self.job_state.round_size, self.job_state.restarts_used);
+        if self.job.state != before {
+            let (nodes, restarts_used) = (self.job.state.round_size, self.job.state.restarts_used);
             let kind = EventKind::StateLearned { nodes, restarts_used };
             self.event_of(None, &registration.node.node_id, kind);
             self.remember();
@@ -235,29 +236,29 @@ impl Rendezvous {
         let fits = |number: u64, known: u64, ahead: u64| {
             number <= known.saturating_add(ahead) && number <= NUMBER_MAX
         };
-        let fits_term = match self.grant {
-            None => fits(known_round.term.0, self.job_state.term.0, AHEAD_MAX),
+        let fits_term = match self.job.grant {
+            None => fits(known_round.term.0, self.job.state.term.0, AHEAD_MAX),
             Some(_) => {
                 let is_usable = known_round.term.0 <= AGENT_TERM_MAX;
-                is_usable && fits(known_round.term.0, self.job_state.term.0, TERMS_AHEAD_MAX)
+                is_usable && fits(known_round.term.0, self.job.state.term.0, TERMS_AHEAD_MAX)
             }
         };
-        fits_term && fits(known_round.round.0, self.job_state.round.0, AHEAD_MAX)
+        fits_term && fits(known_round.round.0, self.job.state.round.0, AHEAD_MAX)
     }
 
     /// Returns true if `registration` comes from an agent of this run, so that its claims count.
     pub(super) fn is_of_this_run(&self, registration: &Registration) -> bool {
-        registration.job_uid.as_ref() == Some(&self.job_state.job_uid)
+        registration.job_uid.as_ref() == Some(&self.job.state.job_uid)
     }
 
     pub(super) fn welcome(&self, leases: Leases) -> Welcome {
         Welcome {
-            term: self.job_state.term,
-            job_uid: self.job_state.job_uid.clone(),
-            coordinator: self.settings.coordinator.clone(),
+            term: self.job.state.term,
+            job_uid: self.job.state.job_uid.clone(),
+            coordinator: self.job.settings.coordinator.clone(),
             leases,
-            voters: self.settings.voters.clone(),
-            lease_left: self.lease_left(self.clock),
+            voters: self.job.settings.voters.clone(),
+            lease_left: self.lease_left(self.job.clock),
         }
     }
 }

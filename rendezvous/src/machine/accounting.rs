@@ -13,7 +13,7 @@ use crate::{
 impl Rendezvous {
     /// Returns the time at which the account of a running round must be stored.
     pub(super) fn account_due(&self) -> Option<Instant> {
-        let is_running = matches!(self.phase, Phase::Running(_));
+        let is_running = matches!(self.job.phase, Phase::Running(_));
         is_running.then(|| after(self.journal.stored, ACCOUNT_INTERVAL))
     }
 
@@ -27,11 +27,11 @@ impl Rendezvous {
 
     /// Writes the time account and the longest pauses to the state of the job.
     pub(super) fn remember_time(&mut self) {
-        self.journal.stored = self.clock;
-        self.job_state.time = self.journal.account.seen(self.clock).in_millis();
+        self.journal.stored = self.job.clock;
+        self.job.state.time = self.journal.account.seen(self.job.clock).in_millis();
         let Pauses { longest, first } = self.journal.account.pauses();
-        self.job_state.training.longest_pause = whole_millis(longest);
-        self.job_state.training.first_step = whole_millis(first);
+        self.job.state.training.longest_pause = whole_millis(longest);
+        self.job.state.training.first_step = whole_millis(first);
     }
 
     /// Returns the age of the job.
@@ -41,7 +41,7 @@ impl Rendezvous {
 
     /// Returns the time for which workers have run.
     pub(super) fn time_with_workers(&self) -> Duration {
-        let times = self.journal.account.seen(self.clock);
+        let times = self.journal.account.seen(self.job.clock);
         let states = [
             TimeState::Productive,
             TimeState::Stalled,

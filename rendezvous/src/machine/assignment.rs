@@ -5,7 +5,8 @@ use tracing::info;
 use crate::{
     group::{GroupMember, MemberState},
     ids::NodeId,
-    machine::{Availability, Rendezvous},
+    job::Availability,
+    machine::Rendezvous,
     message::{Assignment, EvictReason, NodeState, ToNode, WaitReason},
     phase::Phase,
     roster::{RosterNode, SentAssignment},
@@ -14,14 +15,14 @@ use crate::{
 impl Rendezvous {
     /// Sends `id` its assignment, unless it was the last one sent on its stream.
     pub(super) fn sync(&mut self, id: &NodeId) {
-        if self.availability == Availability::Ended {
+        if self.job.availability == Availability::Ended {
             return;
         }
         let Some(assignment) = self.assignment(id) else {
             return;
         };
         let sent = SentAssignment::from(&assignment);
-        let Some(node) = self.roster.get_mut(id) else {
+        let Some(node) = self.job.roster.get_mut(id) else {
             return;
         };
         if node.sent == Some(sent) {
@@ -37,7 +38,7 @@ impl Rendezvous {
 
     /// Sends each node its assignment, if it has changed.
     pub(super) fn sync_all(&mut self) {
-        let ids: Vec<NodeId> = self.roster.iter().map(|(id, _)| id.clone()).collect();
+        let ids: Vec<NodeId> = self.job.roster.iter().map(|(id, _)| id.clone()).collect();
         for id in ids {
             self.sync(&id);
         }
@@ -45,8 +46,8 @@ impl Rendezvous {
 
     /// Returns the assignment of `id`; `None` if there is none to send.
     fn assignment(&self, id: &NodeId) -> Option<Assignment> {
-        let node = self.roster.get(id)?;
-        if let Phase::Closed(closed) = &self.phase {
+        let node = self.job.roster.get(id)?;
+        if let Phase::Closed(closed) = &self.job.phase {
             return Some(Assignment::Close(closed.outcome.clone()));
         }
         if let NodeState::Leaving { reaped } = node.report.state {
@@ -56,9 +57,9 @@ impl Rendezvous {
         if let Some(round) = node.missed_round.filter(|_| node.has_reported) {
             return Some(Assignment::Evict { round, reason: EvictReason::Silent });
         }
-        match &self.phase {
+        match &self.job.phase {
             Phase::Recovering(recovering) if recovering.ranks.contains_key(id) => {
-                let complete_step = self.job_state.training.complete_step;
+                let complete_step = self.job.state.training.complete_step;
                 recovering.assignment(node, self.why_last_round_ended(), complete_step)
             }
             Phase::Running(running) => match running.group.held(id) {
@@ -73,7 +74,7 @@ impl Rendezvous {
                     Some(Assignment::Restart {
                         round: regathering.group.round,
                         reason: regathering.reason.clone(),
-                        complete_step: self.job_state.training.complete_step,
+                        complete_step: self.job.state.training.complete_step,
                         memory_step: regathering.memory_step,
                     })
                 }
@@ -107,7 +108,7 @@ impl Rendezvous {
     }
 
     fn why_not_member(&self, id: &NodeId) -> EvictReason {
-        match self.phase.group().and_then(|group| group.member(id)) {
+        match self.job.phase.group().and_then(|group| group.member(id)) {
             Some(GroupMember { state: MemberState::Lost(reason), .. }) => reason,
             Some(GroupMember {
                 state:
@@ -126,7 +127,7 @@ impl Rendezvous {
         if node.tally.quarantined_until().is_some() {
             return WaitReason::Quarantined;
         }
-        if self.roster.is_job_ending() {
+        if self.job.roster.is_job_ending() {
             return WaitReason::Ending;
         }
         if node.is_aside && node.is_ready() && node.is_unfit() {
@@ -135,7 +136,7 @@ impl Rendezvous {
                 None => WaitReason::Excluded,
             };
         }
-        match &self.phase {
+        match &self.job.phase {
             Phase::Recovering(_) => WaitReason::Recovering,
             Phase::Gathering(_) | Phase::Regathering(_) | Phase::Closed(_) => WaitReason::Gathering,
             Phase::Running(running) => {
@@ -153,17 +154,20 @@ impl Rendezvous {
     /// Returns true if a round may still need what a leaving node serves: its store, or the
     /// coordinator.
     fn is_served_by(&self, id: &NodeId) -> bool {
-        match &self.phase {
-            Phase::Running(_) | Phase::Regathering(_) => self.phase.group().is_some_and(|group| {
-                (group.held(id).is_some() || self.is_sole_host(id)) && !group.unstopped().is_empty()
-            }),
+        match &self.job.phase {
+            Phase::Running(_) | Phase::Regathering(_) => {
+                self.job.phase.group().is_some_and(|group| {
+                    (group.held(id).is_some() || self.is_sole_host(id))
+                        && !group.unstopped().is_empty()
+                })
+            }
             Phase::Recovering(_) | Phase::Gathering(_) | Phase::Closed(_) => false,
         }
     }
 
     /// Dismisses leavers once the round that they served has stopped.
     pub(super) fn dismiss_leavers(&mut self) {
-        let Some(group) = self.phase.group_mut() else {
+        let Some(group) = self.job.phase.group_mut() else {
             return;
         };
         if !group.unstopped().is_empty() {
@@ -171,8 +175,8 @@ impl Rendezvous {
         }
         // Each of them once. Its next report is then answered.
         let leavers = group.take_undismissed();
-        for id in leavers.into_iter().chain(self.settings.host.clone()) {
-            if self.roster.get(&id).is_some_and(RosterNode::is_leaving) {
+        for id in leavers.into_iter().chain(self.job.settings.host.clone()) {
+            if self.job.roster.get(&id).is_some_and(RosterNode::is_leaving) {
                 self.sync(&id);
             }
         }
@@ -180,13 +184,13 @@ impl Rendezvous {
 
     /// Announces that this coordinator forms no further round.
     pub(super) fn leave(&mut self, availability: Availability) {
-        if self.availability != Availability::Available {
+        if self.job.availability != Availability::Available {
             return;
         }
-        self.availability = availability;
+        self.job.availability = availability;
         info!("the coordinator's host is leaving");
         self.record_leaving();
-        let peers: Vec<_> = self.roster.iter().map(|(_, node)| node.peer()).collect();
+        let peers: Vec<_> = self.job.roster.iter().map(|(_, node)| node.peer()).collect();
         for peer in peers {
             self.send(peer, ToNode::HostLeaving);
         }

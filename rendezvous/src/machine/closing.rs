@@ -10,8 +10,9 @@ use crate::{
     grant::Grant,
     group::{Group, MemberState},
     ids::{Round, Term},
+    job::Availability,
     limits::{FURTHER_FAILURES_MAX, FURTHER_TEXT_MAX, SAME_TIME, TAKEOVER_COURTESY, after},
-    machine::{Availability, Rendezvous},
+    machine::Rendezvous,
     message::{JobResult, Outcome, WorkerEnd, WorkerFailure},
     phase::{Closed, Phase},
     stall::cut,
@@ -21,24 +22,24 @@ use crate::{
 impl Rendezvous {
     /// Closes the job. Every node receives the outcome.
     pub(super) fn close(&mut self, result: JobResult, failures: Failures) {
-        info!(round = %self.job_state.round, nodes = self.roster.len(), result = result.kind(), "job closed");
+        info!(round = %self.job.state.round, nodes = self.job.roster.len(), result = result.kind(), "job closed");
         let outcome = Outcome {
             result,
             first_failure: failures.first,
             other_failures: failures.others,
             further_failures: failures.further,
-            restarts_used: self.job_state.restarts_used,
-            complete_step: self.job_state.training.complete_step,
+            restarts_used: self.job.state.restarts_used,
+            complete_step: self.job.state.training.complete_step,
         };
-        self.end_stall(self.clock, None);
-        let group = self.phase.take_group();
+        self.end_stall(self.job.clock, None);
+        let group = self.job.phase.take_group();
         // Stored before any node receives it: some may exit at once, and the others must receive it
         // from a successor.
-        self.job_state.closed = Some(outcome.clone());
+        self.job.state.closed = Some(outcome.clone());
         self.remember();
         let stays_until = self.informs_until(group.as_ref());
         self.enter_closed(outcome, group, stays_until);
-        self.finish_once_acknowledged(self.clock);
+        self.finish_once_acknowledged(self.job.clock);
     }
 
     /// Returns the time until which an elected coordinator waits at the end of the job for members
@@ -46,13 +47,13 @@ impl Rendezvous {
     /// and a successor of this coordinator would not know whether they have the outcome.
     fn informs_until(&self, group: Option<&Group>) -> Instant {
         let are_registered = group.is_some_and(|group| {
-            let registered = group.members().filter(|(id, _)| self.roster.get(id).is_some());
+            let registered = group.members().filter(|(id, _)| self.job.roster.get(id).is_some());
             registered.count() == group.size as usize
         });
-        if self.grant.is_none() || are_registered {
-            return self.clock;
+        if self.job.grant.is_none() || are_registered {
+            return self.job.clock;
         }
-        after(after(self.clock, self.leases().coordinator), TAKEOVER_COURTESY)
+        after(after(self.job.clock, self.leases().coordinator), TAKEOVER_COURTESY)
     }
 
     /// Closes the job again for a while if an earlier leader of these voters had closed it, so that
@@ -61,8 +62,8 @@ impl Rendezvous {
     /// This is done only while no node is registered. A registered node that does not belong to the
     /// closed run begins a new one.
     pub(super) fn stay_closed(&mut self, now: Instant) -> bool {
-        let Some(Grant { former: Some(_), .. }) = &self.grant else { return false };
-        let Some(outcome) = self.job_state.closed.clone() else { return false };
+        let Some(Grant { former: Some(_), .. }) = &self.job.grant else { return false };
+        let Some(outcome) = self.job.state.closed.clone() else { return false };
         info!(result = outcome.result.kind(), "the job was already closed; waiting for its nodes");
         let stays_until = after(after(now, self.leases().coordinator), TAKEOVER_COURTESY);
         self.enter_closed(outcome, None, stays_until);
@@ -72,13 +73,17 @@ impl Rendezvous {
     /// Closes a job again that an earlier coordinator had closed, because an agent of its run has
     /// registered.
     pub(super) fn close_again(&mut self) {
-        let (Phase::Recovering(recovering), Some(outcome)) = (&self.phase, &self.job_state.closed)
+        let (Phase::Recovering(recovering), Some(outcome)) =
+            (&self.job.phase, &self.job.state.closed)
         else {
             return;
         };
         info!(result = outcome.result.kind(), "the job was already closed");
-        let stays_until =
-            recovering.goes_on_at(self.leases(), self.grant.as_ref(), self.welcomed.last_until());
+        let stays_until = recovering.goes_on_at(
+            self.leases(),
+            self.job.grant.as_ref(),
+            self.welcomed.last_until(),
+        );
         self.enter_closed(outcome.clone(), None, stays_until);
     }
 
@@ -86,7 +91,7 @@ impl Rendezvous {
     /// any other, because hosts that know of none could already have begun one.
     pub(super) fn forget(&mut self) {
         info!("no node of the closed job is left; it is forgotten");
-        self.availability = Availability::Ended;
+        self.job.availability = Availability::Ended;
         self.event(None, None, EventKind::CoordinatorEnded { hands_over: false });
         self.effects.push_back(Effect::Forget);
     }
@@ -96,20 +101,20 @@ impl Rendezvous {
     ///
     /// A member of the earlier run that registers later restores the charges.
     pub(super) fn reopen(&mut self) {
-        let was_closed = self.job_state.closed.take().is_some();
+        let was_closed = self.job.state.closed.take().is_some();
         if was_closed {
             info!("no node of the closed job is left; starting a new run");
         }
-        if !was_closed && self.settings.keeps_charges {
+        if !was_closed && self.job.settings.keeps_charges {
             return;
         }
-        self.job_state.restarts_used = 0;
-        self.job_state.charged_through = Round(0);
-        self.job_state.free_rounds = 0;
-        self.job_state.early_free_rounds = 0;
-        self.job_state.training = Training::default();
+        self.job.state.restarts_used = 0;
+        self.job.state.charged_through = Round(0);
+        self.job.state.free_rounds = 0;
+        self.job.state.early_free_rounds = 0;
+        self.job.state.training = Training::default();
         self.memory = self.memory.of_new_run();
-        self.roster.forget_tallies();
+        self.job.roster.forget_tallies();
         self.record_new_run();
         self.remember();
     }
@@ -117,11 +122,11 @@ impl Rendezvous {
     /// Takes a step of a coordinator that knows no settings of the job, because no node has
     /// registered yet. An elected one closes the job again if it was closed before.
     pub(super) fn step_without_nodes(&mut self, now: Instant) -> bool {
-        match &self.phase {
+        match &self.job.phase {
             Phase::Recovering(recovering) => {
                 let welcomed = self.welcomed.last_until();
                 let is_due =
-                    recovering.goes_on_at(self.leases(), self.grant.as_ref(), welcomed) <= now;
+                    recovering.goes_on_at(self.leases(), self.job.grant.as_ref(), welcomed) <= now;
                 is_due && self.stay_closed(now)
             }
             Phase::Closed(_) => {
@@ -133,13 +138,13 @@ impl Rendezvous {
     }
 
     pub(super) fn deadline_without_nodes(&self) -> Option<Instant> {
-        match &self.phase {
-            Phase::Recovering(recovering) if self.job_state.closed.is_some() => {
+        match &self.job.phase {
+            Phase::Recovering(recovering) if self.job.state.closed.is_some() => {
                 let welcomed = self.welcomed.last_until();
-                let is_elected = self.grant.is_some();
-                let due = recovering.goes_on_at(self.leases(), self.grant.as_ref(), welcomed);
+                let is_elected = self.job.grant.is_some();
+                let due = recovering.goes_on_at(self.leases(), self.job.grant.as_ref(), welcomed);
                 // After that, nothing happens before a node registers.
-                Some(due).filter(|due| is_elected && *due > self.advanced)
+                Some(due).filter(|due| is_elected && *due > self.job.advanced)
             }
             Phase::Closed(closed) => Some(self.closed_deadline(closed)),
             Phase::Recovering(_)
@@ -150,24 +155,24 @@ impl Rendezvous {
     }
 
     fn enter_closed(&mut self, outcome: Outcome, group: Option<Group>, stays_until: Instant) {
-        let timeouts = self.settings.shared.map(|shared| shared.timeouts).unwrap_or_default();
-        let goes_at = after(self.clock, timeouts.rejoin()).max(stays_until);
+        let timeouts = self.job.settings.shared.map(|shared| shared.timeouts).unwrap_or_default();
+        let goes_at = after(self.job.clock, timeouts.rejoin()).max(stays_until);
         // A member that was unreachable after all its workers had succeeded may come back for the
         // result. Without an answer, it waits for the join timeout, and fails.
         let awaits_success = group.as_ref().is_some_and(Group::has_lost_success);
         let stays_until = if awaits_success { goes_at } else { stays_until };
         self.enter(Phase::Closed(Closed { outcome, group, stays_until, goes_at }));
-        self.record_closed(self.clock);
+        self.record_closed(self.job.clock);
     }
 
     pub(super) fn closed_deadline(&self, closed: &Closed) -> Instant {
-        if self.roster.is_empty() { closed.stays_until } else { closed.goes_at }
+        if self.job.roster.is_empty() { closed.stays_until } else { closed.goes_at }
     }
 
     /// Ends the coordinator of a closed job when no node is left to receive the outcome, or when
     /// the remaining nodes have had time to stop their workers and disconnect.
     pub(super) fn finish_once_acknowledged(&mut self, now: Instant) {
-        if let Phase::Closed(closed) = &self.phase
+        if let Phase::Closed(closed) = &self.job.phase
             && self.closed_deadline(closed) <= now
         {
             self.finish();
@@ -176,10 +181,10 @@ impl Rendezvous {
 
     /// Ends this coordinator.
     pub(super) fn finish(&mut self) {
-        if self.availability != Availability::Ended {
+        if self.job.availability != Availability::Ended {
             info!("coordinator has finished");
-            self.availability = Availability::Ended;
-            let is_over = matches!(self.phase, Phase::Closed(_));
+            self.job.availability = Availability::Ended;
+            let is_over = matches!(self.job.phase, Phase::Closed(_));
             self.event(None, None, EventKind::CoordinatorEnded { hands_over: false });
             self.effects.push_back(Effect::Finish { is_over });
         }
@@ -192,25 +197,25 @@ impl Rendezvous {
     /// other one.
     pub fn handle_rival(&mut self, now: Instant) -> Option<Term> {
         let is_bound =
-            self.job_state.round != Round(0) || !matches!(self.phase, Phase::Gathering(_));
-        if !self.begin(now) || is_bound || self.availability != Availability::Available {
+            self.job.state.round != Round(0) || !matches!(self.job.phase, Phase::Gathering(_));
+        if !self.begin(now) || is_bound || self.job.availability != Availability::Available {
             return None;
         }
         info!("coordinator ends in favor of another one");
-        self.availability = Availability::Ended;
+        self.job.availability = Availability::Ended;
         self.event(None, None, EventKind::CoordinatorEnded { hands_over: true });
         self.effects.push_back(Effect::Finish { is_over: true });
-        Some(self.job_state.term)
+        Some(self.job.state.term)
     }
 
     /// Returns true if every member and every waiting node is leaving.
     ///
     /// Returns false if a member was lost: its agent may be started again, and the job continues.
     pub(super) fn have_all_left(&self) -> bool {
-        let Some(group) = self.phase.group() else {
+        let Some(group) = self.job.phase.group() else {
             return false;
         };
-        (self.roster.is_empty() || self.roster.all_leaving())
+        (self.job.roster.is_empty() || self.job.roster.all_leaving())
             && !group.leavers().is_empty()
             && !group.members().any(|(_, member)| matches!(member.state, MemberState::Lost(_)))
     }

@@ -21,7 +21,7 @@ impl Rendezvous {
     /// Removes a lost node, if it is known. None of its processes runs any more.
     pub(super) fn on_lost(&mut self, now: Instant, id: &NodeId, how: EvictReason) {
         self.count_loss(now, id);
-        let Some(node) = self.roster.remove_lost(now, id) else {
+        let Some(node) = self.job.roster.remove_lost(now, id) else {
             return;
         };
         info!(node = %id, host = %node.description.host_name, reason = how.kind(), "node lost");
@@ -40,7 +40,7 @@ impl Rendezvous {
             let evict = Assignment::Evict { round: node.floor, reason: how };
             self.send(node.peer(), ToNode::Assignment(evict));
         }
-        match &mut self.phase {
+        match &mut self.job.phase {
             Phase::Recovering(recovering) => recovering.give_up_rank(id),
             Phase::Gathering(_) | Phase::Closed(_) => {}
             Phase::Running(_) => self.on_lost_in_running(now, &node, how),
@@ -51,7 +51,7 @@ impl Rendezvous {
 
     /// Removes a node that has sent a goodbye, if it was dismissed or the job is closed.
     pub(super) fn on_goodbye(&mut self, now: Instant, id: &NodeId) {
-        match self.roster.get(id).and_then(|node| node.sent) {
+        match self.job.roster.get(id).and_then(|node| node.sent) {
             Some(SentAssignment::Dismiss | SentAssignment::Close) => {}
             Some(
                 SentAssignment::Wait(..)
@@ -65,17 +65,17 @@ impl Rendezvous {
             }
         }
         info!(node = %id, "node has left");
-        if let Some(node) = self.roster.remove_for_good(now, id) {
+        if let Some(node) = self.job.roster.remove_for_good(now, id) {
             self.departures.add(&node, Departure::Left, now);
             self.forget_memory(now, &node);
             // At the end of a job, all nodes leave.
-            if !matches!(self.phase, Phase::Closed(_)) {
+            if !matches!(self.job.phase, Phase::Closed(_)) {
                 let NodeDescription { node_id, host_name, .. } = &*node.description;
                 let left = EventNode { node_id: node_id.clone(), host_name: host_name.clone() };
                 self.event(None, Some(left), EventKind::NodeLeft);
             }
         }
-        if let Phase::Recovering(recovering) = &mut self.phase {
+        if let Phase::Recovering(recovering) = &mut self.job.phase {
             recovering.let_go(id);
         }
         self.follow_host(id);
@@ -86,8 +86,8 @@ impl Rendezvous {
     ///
     /// The coordinator of a closed job stays until every node has received the outcome.
     pub(super) fn follow_host(&mut self, id: &NodeId) {
-        let is_closed = matches!(self.phase, Phase::Closed(_));
-        if self.is_host(id) && self.availability == Availability::HostLeaving && !is_closed {
+        let is_closed = matches!(self.job.phase, Phase::Closed(_));
+        if self.is_host(id) && self.job.availability == Availability::HostLeaving && !is_closed {
             self.finish();
         }
     }

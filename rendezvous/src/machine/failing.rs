@@ -36,7 +36,7 @@ use crate::{
 impl Rendezvous {
     /// Ends the running round because a worker on `id` failed, and opens the verdict.
     pub(super) fn fail(&mut self, now: Instant, id: &NodeId, failure: WorkerFailure) {
-        let Some(node) = self.roster.get_mut(id) else {
+        let Some(node) = self.job.roster.get_mut(id) else {
             return;
         };
         let reason = RestartReason::WorkerFailed {
@@ -46,7 +46,7 @@ impl Rendezvous {
             oom: failure.oom,
             hardware: failure.hardware_lines(),
         };
-        let Some(group) = self.phase.group() else {
+        let Some(group) = self.job.phase.group() else {
             return;
         };
         // The node stops by itself and needs no restart message.
@@ -77,7 +77,7 @@ impl Rendezvous {
             return;
         }
         for other in &awaited {
-            if let Some(node) = self.roster.get(other) {
+            if let Some(node) = self.job.roster.get(other) {
                 self.send(node.peer(), ToNode::Probe { round });
             }
         }
@@ -85,7 +85,7 @@ impl Rendezvous {
 
     /// Returns the member whose worker the others wait for, by the look at the workers of the stalled round.
     fn blamed_by_look(&self) -> Option<NodeId> {
-        let Phase::Running(Running { group, stall: Some(stall), .. }) = &self.phase else {
+        let Phase::Running(Running { group, stall: Some(stall), .. }) = &self.job.phase else {
             return None;
         };
         let rank = stall.blamed()?;
@@ -96,8 +96,8 @@ impl Rendezvous {
 
     /// Records a failure on `id` in the round that will be judged.
     pub(super) fn record(&mut self, id: &NodeId, failure: Option<WorkerFailure>) {
-        let now = self.clock;
-        let Phase::Regathering(regathering) = &mut self.phase else {
+        let now = self.job.clock;
+        let Phase::Regathering(regathering) = &mut self.job.phase else {
             return;
         };
         let (Some(verdict), Some(failure)) = (&mut regathering.verdict, failure) else {
@@ -132,14 +132,14 @@ impl Rendezvous {
 
     /// Records a sign of life: the answer of `id` to a probe about `round`.
     pub(super) fn record_sign_of_life(&mut self, id: &NodeId, round: RoundId) {
-        if self.phase.group().is_some_and(|group| group.round == round) {
+        if self.job.phase.group().is_some_and(|group| group.round == round) {
             self.record_sign_of_life_by_report(id);
         }
     }
 
     /// Records a sign of life: the report of `id` about its state.
     pub(super) fn record_sign_of_life_by_report(&mut self, id: &NodeId) {
-        if let Phase::Regathering(regathering) = &mut self.phase
+        if let Phase::Regathering(regathering) = &mut self.job.phase
             && let Some(verdict) = &mut regathering.verdict
         {
             verdict.awaited.remove(id);
@@ -151,7 +151,7 @@ impl Rendezvous {
     /// Keeps it if this member has given a sign of life since the failure. A member that is lost
     /// now, while the members stop, did not cause it.
     pub(super) fn drop_verdict(&mut self, id: &NodeId) {
-        if let Phase::Regathering(regathering) = &mut self.phase
+        if let Phase::Regathering(regathering) = &mut self.job.phase
             && regathering.verdict.take_if(|verdict| verdict.awaited.contains(id)).is_some()
         {
             info!(round = %regathering.group.round, "failure not charged: a member was lost");
@@ -165,7 +165,7 @@ impl Rendezvous {
     /// The first failure is known only then: a node reads its workers' error files when they have
     /// ended. The next round waits for the same, so this does not delay a restart.
     pub(super) fn judge(&mut self, now: Instant, shared: SharedSettings) -> bool {
-        let Phase::Regathering(regathering) = &mut self.phase else {
+        let Phase::Regathering(regathering) = &mut self.job.phase else {
             return false;
         };
         if !regathering.group.unstopped().is_empty() {
@@ -194,7 +194,7 @@ impl Rendezvous {
         }
         if !failure.is_final && self.set_aside_after_failure(now, &id) {
             // A machine that is healthy again after each failure costs free rounds.
-            let node = self.roster.get_mut(&id);
+            let node = self.job.roster.get_mut(&id);
             if node.is_some_and(|node| node.tally.failed(happened, started)) {
                 self.quarantine(now, &id);
             }
@@ -212,9 +212,9 @@ impl Rendezvous {
             return true;
         }
         let is_third =
-            self.roster.get_mut(&id).is_some_and(|node| node.tally.failed(happened, started));
+            self.job.roster.get_mut(&id).is_some_and(|node| node.tally.failed(happened, started));
         let is_quarantined = is_third && is_spared;
-        if round.round > self.job_state.charged_through {
+        if round.round > self.job.state.charged_through {
             if self.charges_left(shared) == 0 {
                 self.close(JobResult::BudgetSpent, failures);
                 return true;
@@ -230,15 +230,15 @@ impl Rendezvous {
             }
             // An unhealthy or excluded node gets a place last anyway.
             let suspect = suspect.filter(|_| !shared.as_torchrun && !shared.fixed_ranks);
-            let suspect = suspect.and_then(|id| self.roster.get_mut(&id));
+            let suspect = suspect.and_then(|id| self.job.roster.get_mut(&id));
             if let Some(node) = suspect.filter(|node| !node.is_unfit()) {
                 node.tally.suspect(now);
             }
-            self.job_state.restarts_used = self.job_state.restarts_used.saturating_add(1);
-            self.job_state.charged_through = round.round;
+            self.job.state.restarts_used = self.job.state.restarts_used.saturating_add(1);
+            self.job.state.charged_through = round.round;
             info!(
                 %round, node = %id, host = %failure.host_name, rank = %failure.global_rank,
-                others = failures.others, restarts = self.job_state.restarts_used, "failure charged"
+                others = failures.others, restarts = self.job.state.restarts_used, "failure charged"
             );
             let kind = EventKind::FailureCharged {
                 restarts_used: shared.max_restarts.saturating_sub(self.charges_left(shared)),
@@ -257,18 +257,18 @@ impl Rendezvous {
 
     /// Returns the number of failures that may still be charged.
     fn charges_left(&self, shared: SharedSettings) -> u32 {
-        let forgiven = self.job_state.training.restarts_forgiven;
-        let counted = self.job_state.restarts_used.saturating_sub(forgiven);
+        let forgiven = self.job.state.training.restarts_forgiven;
+        let counted = self.job.state.restarts_used.saturating_sub(forgiven);
         shared.max_restarts.saturating_sub(counted)
     }
 
     /// Forgives the charged failures once a round has run for [`QUIET_TIME`], if the job has since saved a later step.
     pub(super) fn forgive_charges(&mut self, now: Instant) {
-        let started = self.phase.group().and_then(|group| group.started);
+        let started = self.job.phase.group().and_then(|group| group.started);
         let is_long = started.is_some_and(|started| after(started, QUIET_TIME) <= now);
-        let as_torchrun = self.settings.shared.is_none_or(|shared| shared.as_torchrun);
-        if is_long && !as_torchrun && self.newest_saved() > self.job_state.training.step_at_charge {
-            self.job_state.training.restarts_forgiven = self.job_state.restarts_used;
+        let as_torchrun = self.job.settings.shared.is_none_or(|shared| shared.as_torchrun);
+        if is_long && !as_torchrun && self.newest_saved() > self.job.state.training.step_at_charge {
+            self.job.state.training.restarts_forgiven = self.job.state.restarts_used;
         }
     }
 
@@ -277,7 +277,7 @@ impl Rendezvous {
         let whole = self.memory.whole_since.map(|(checkpoint, _)| checkpoint.step);
         // A coordinator that has taken over has seen none become whole.
         let planned = self.memory.plan.as_ref().map(|plan| plan.checkpoint.step);
-        whole.max(planned).max(self.job_state.training.saved_step)
+        whole.max(planned).max(self.job.state.training.saved_step)
     }
 
     /// Remembers where the charged round has failed. Returns false if it began with a checkpoint in memory that the failed worker had not
@@ -285,8 +285,8 @@ impl Rendezvous {
     fn charge_training(&mut self, now: Instant, round: RoundId, failure: &WorkerFailure) -> bool {
         let step = self.reached_step(round);
         let has_read = step.is_some() || !failure.before_load;
-        let known = self.job_state.training.step_at_charge;
-        self.job_state.training.step_at_charge = self.newest_saved().max(known);
+        let known = self.job.state.training.step_at_charge;
+        self.job.state.training.step_at_charge = self.newest_saved().max(known);
         let charged = ChargedRound {
             round: round.round,
             step,
@@ -295,7 +295,7 @@ impl Rendezvous {
             at: self.job_age(now),
             began_from_memory: has_read && self.began_from_memory(round),
         };
-        self.job_state.training.charge(charged);
+        self.job.state.training.charge(charged);
         if has_read {
             self.strike_memory(round);
         }
@@ -305,7 +305,7 @@ impl Rendezvous {
     /// Returns the result of a job that has failed again and again before a new step; `None` if another start may
     /// help.
     fn without_progress(&self, shared: SharedSettings) -> Option<JobResult> {
-        let training = &self.job_state.training;
+        let training = &self.job.state.training;
         let charged = training.without_progress(shared.no_progress_limit, shared.hang_auto)?;
         let rounds = charged.iter().map(|charged| charged.round).collect();
         let step = charged.iter().filter_map(|charged| charged.step).max();
@@ -314,12 +314,12 @@ impl Rendezvous {
 
     /// Counts the loss of a node, if it is still a member.
     pub(super) fn count_loss(&mut self, now: Instant, id: &NodeId) {
-        let Some(group) = self.phase.group() else {
+        let Some(group) = self.job.phase.group() else {
             return;
         };
         let Some(started) = group.started else { return };
         let is_lost = group.held(id).is_some_and(|member| member.state.stays());
-        let Some(node) = self.roster.get_mut(id).filter(|_| is_lost) else {
+        let Some(node) = self.job.roster.get_mut(id).filter(|_| is_lost) else {
             return;
         };
         if node.tally.lost(now, started) {
@@ -331,13 +331,13 @@ impl Rendezvous {
 
     /// Counts members whose leases ended on their own side. Like losses, these are free.
     pub(super) fn count_expired(&mut self, now: Instant) {
-        let Phase::Regathering(regathering) = &mut self.phase else {
+        let Phase::Regathering(regathering) = &mut self.job.phase else {
             return;
         };
         let Some(started) = regathering.group.started else { return };
         for (id, at) in regathering.group.take_expired() {
             let is_third =
-                self.roster.get_mut(&id).is_some_and(|node| node.tally.lost(at, started));
+                self.job.roster.get_mut(&id).is_some_and(|node| node.tally.lost(at, started));
             if is_third {
                 warn!(node = %id, "node was disconnected repeatedly: quarantined");
                 self.quarantine(now, &id);
@@ -349,15 +349,15 @@ impl Rendezvous {
 
     /// Returns true if the job has its fewest nodes without `id`.
     fn can_do_without(&self, id: &NodeId, shared: SharedSettings) -> bool {
-        self.phase.group().is_some() && self.fit_without(id) >= shared.nodes.min() as usize
+        self.job.phase.group().is_some() && self.fit_without(id) >= shared.nodes.min() as usize
     }
 
     /// Quarantines a node. This counts like the loss of a member.
     fn quarantine(&mut self, now: Instant, id: &NodeId) {
-        if let Some(node) = self.roster.get_mut(id) {
+        if let Some(node) = self.job.roster.get_mut(id) {
             node.tally.quarantine(now);
         }
-        if let Phase::Regathering(regathering) = &mut self.phase {
+        if let Phase::Regathering(regathering) = &mut self.job.phase {
             regathering.loss = Some(now);
         }
         self.event_of(self.failure_event(id), id, EventKind::NodeQuarantined);
@@ -368,9 +368,9 @@ impl Rendezvous {
     /// Takes back all quarantined nodes that may be recalled, because the job cannot continue
     /// without them. Those whose machines are unhealthy may still get no place.
     pub(super) fn recall(&mut self, now: Instant, shared: SharedSettings) {
-        for id in &self.roster.quarantined().recallable().clone() {
+        for id in &self.job.roster.quarantined().recallable().clone() {
             info!(node = %id, "quarantine ended early: the job needs the node");
-            if let Some(node) = self.roster.get_mut(id) {
+            if let Some(node) = self.job.roster.get_mut(id) {
                 node.tally.recall();
             }
             self.event_of(None, id, EventKind::NodeReleased { early: true });
@@ -382,9 +382,9 @@ impl Rendezvous {
     /// Takes back nodes whose quarantine has lasted for a quiet time.
     pub(super) fn forgive(&mut self, now: Instant) {
         while let Some((_, id)) =
-            self.roster.quarantined().first().filter(|(at, _)| *at <= now).cloned()
+            self.job.roster.quarantined().first().filter(|(at, _)| *at <= now).cloned()
         {
-            if let Some(node) = self.roster.get_mut(&id) {
+            if let Some(node) = self.job.roster.get_mut(&id) {
                 node.tally.forgive();
             }
             self.event_of(None, &id, EventKind::NodeReleased { early: false });

@@ -29,20 +29,20 @@ impl Rendezvous {
         match self.ending() {
             RoundEnding::Voluntary => return false,
             RoundEnding::Charged => {
-                self.job_state.free_rounds = 0;
-                self.job_state.early_free_rounds = 0;
+                self.job.state.free_rounds = 0;
+                self.job.state.early_free_rounds = 0;
                 return false;
             }
             RoundEnding::Free { is_early } => {
-                let early = if is_early { self.job_state.early_free_rounds + 1 } else { 0 };
-                self.job_state.early_free_rounds = early;
-                self.job_state.free_rounds += 1;
+                let early = if is_early { self.job.state.early_free_rounds + 1 } else { 0 };
+                self.job.state.early_free_rounds = early;
+                self.job.state.free_rounds += 1;
             }
         }
-        let rounds = if self.job_state.early_free_rounds > EARLY_FREE_ROUNDS_MAX {
-            self.job_state.early_free_rounds
-        } else if self.job_state.free_rounds > FREE_ROUNDS_MAX {
-            self.job_state.free_rounds
+        let rounds = if self.job.state.early_free_rounds > EARLY_FREE_ROUNDS_MAX {
+            self.job.state.early_free_rounds
+        } else if self.job.state.free_rounds > FREE_ROUNDS_MAX {
+            self.job.state.free_rounds
         } else {
             return false;
         };
@@ -51,10 +51,10 @@ impl Rendezvous {
     }
 
     fn ending(&self) -> RoundEnding {
-        match &self.phase {
+        match &self.job.phase {
             // No registered node was a member of the last round, and its coordinator was lost.
-            Phase::Gathering(_) if self.job_state.round == Round(0) => RoundEnding::Voluntary,
-            Phase::Gathering(_) => RoundEnding::Free { is_early: self.job_state.is_early },
+            Phase::Gathering(_) if self.job.state.round == Round(0) => RoundEnding::Voluntary,
+            Phase::Gathering(_) => RoundEnding::Free { is_early: self.job.state.is_early },
             Phase::Regathering(regathering) => match regathering.reason {
                 RestartReason::NodesWaiting { .. }
                 | RestartReason::Notice { .. }
@@ -67,12 +67,12 @@ impl Rendezvous {
                 | RestartReason::MemoryUnusable { .. }
                 | RestartReason::WorkerFailed { .. } => {
                     let group = &regathering.group;
-                    if group.round.round <= self.job_state.charged_through {
+                    if group.round.round <= self.job.state.charged_through {
                         return RoundEnding::Charged;
                     }
                     let is_early = match group.started {
                         Some(at) => regathering.since.saturating_duration_since(at) < EARLY,
-                        None => self.job_state.is_early,
+                        None => self.job.state.is_early,
                     };
                     RoundEnding::Free { is_early }
                 }
@@ -86,16 +86,16 @@ impl Rendezvous {
     /// Also records when the round is no longer early, because a restarted coordinator cannot know
     /// how long it has run.
     pub(super) fn calm_down(&mut self, now: Instant) {
-        let Phase::Running(Running { group, .. }) = &self.phase else {
+        let Phase::Running(Running { group, .. }) = &self.job.phase else {
             return;
         };
         let (is_settled, is_quiet) = (has_run(group, now, EARLY), has_run(group, now, QUIET_TIME));
-        let has_free_rounds = self.job_state.free_rounds > 0;
-        if is_settled && self.job_state.is_early || is_quiet && has_free_rounds {
-            self.job_state.is_early = false;
-            self.job_state.early_free_rounds = 0;
+        let has_free_rounds = self.job.state.free_rounds > 0;
+        if is_settled && self.job.state.is_early || is_quiet && has_free_rounds {
+            self.job.state.is_early = false;
+            self.job.state.early_free_rounds = 0;
             if is_quiet {
-                self.job_state.free_rounds = 0;
+                self.job.state.free_rounds = 0;
             }
             self.remember();
         }
@@ -103,20 +103,20 @@ impl Rendezvous {
 
     pub(super) fn calms_down_at(&self, running: &Running) -> Option<Instant> {
         let started = running.group.started?;
-        if self.job_state.is_early {
+        if self.job.state.is_early {
             return Some(after(started, EARLY));
         }
-        (self.job_state.free_rounds > 0).then(|| after(started, QUIET_TIME))
+        (self.job.state.free_rounds > 0).then(|| after(started, QUIET_TIME))
     }
 
     /// Counts the loss of the host whose coordinator ended shortly after a start. It counts against
     /// the first agent of that host that registers again.
     pub(super) fn count_loss_of_host(&mut self, now: Instant, id: &NodeId) {
-        if !self.has_lost_host || !self.is_host(id) {
+        if !self.job.has_lost_host || !self.is_host(id) {
             return;
         }
-        self.has_lost_host = false;
-        if let Some(node) = self.roster.get_mut(id)
+        self.job.has_lost_host = false;
+        if let Some(node) = self.job.roster.get_mut(id)
             && node.tally.lost(now, now)
         {
             warn!(node = %id, "the coordinator's node was lost repeatedly: quarantined");

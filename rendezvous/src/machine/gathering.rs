@@ -13,8 +13,9 @@ use crate::{
     event::EventKind,
     group::{Group, MemberState},
     ids::{GroupRank, NodeId, Round, RoundId},
+    job::Availability,
     limits::after,
-    machine::{Availability, Rendezvous, closing::Failures, is_enough},
+    machine::{Rendezvous, closing::Failures, is_enough},
     memory::Chosen,
     message::{DepartedNodes, Departure, JobResult, LINE_MAX, NodeDescription, Replaced},
     phase::{Gathering, Phase, Running},
@@ -39,10 +40,10 @@ struct Draft {
 impl Rendezvous {
     /// Returns true if this coordinator still forms rounds. Ends the job if it shuts down.
     pub(super) fn may_step(&mut self) -> bool {
-        if self.availability == Availability::ShuttingDown {
+        if self.job.availability == Availability::ShuttingDown {
             self.finish();
         }
-        self.availability == Availability::Available
+        self.job.availability == Availability::Available
     }
 
     /// Starts, cancels or ends the last call. Gives up when nodes have waited for too long.
@@ -57,20 +58,20 @@ impl Rendezvous {
             self.recall(now, shared);
         }
         let ready = self.candidates(shared);
-        let is_empty = self.roster.is_empty();
-        let Phase::Gathering(gathering) = &mut self.phase else {
+        let is_empty = self.job.roster.is_empty();
+        let Phase::Gathering(gathering) = &mut self.job.phase else {
             return false;
         };
         gathering.since = if is_empty { None } else { gathering.since.or(Some(now)) };
-        let is_first = self.job_state.round == Round(0);
+        let is_first = self.job.state.round == Round(0);
         let may_begin = !is_first
-            || self.other_jobs.is_empty()
-                && self.settings.begins_at.is_none_or(|begins_at| begins_at <= now);
+            || self.job.other_jobs.is_empty()
+                && self.job.settings.begins_at.is_none_or(|begins_at| begins_at <= now);
         if ready >= shared.nodes.max() as usize && may_begin {
             return self.complete(now, shared);
         }
-        let young = self.roster.young().len();
-        let Phase::Gathering(gathering) = &mut self.phase else {
+        let young = self.job.roster.young().len();
+        let Phase::Gathering(gathering) = &mut self.job.phase else {
             return false;
         };
         // Nodes that are too young will be old enough soon, often before the last call is over.
@@ -87,7 +88,7 @@ impl Rendezvous {
             if is_enough(ready, shared) && may_begin {
                 return self.complete(now, shared);
             }
-            if self.other_jobs.is_empty() {
+            if self.job.other_jobs.is_empty() {
                 return false;
             }
         } else {
@@ -104,15 +105,15 @@ impl Rendezvous {
         gathering: &Gathering,
         shared: SharedSettings,
     ) -> Option<Instant> {
-        if self.availability != Availability::Available {
+        if self.job.availability != Availability::Available {
             return None;
         }
-        let is_ahead = |at: &Instant| self.advanced < *at;
-        let begins_at = self.settings.begins_at.filter(is_ahead);
+        let is_ahead = |at: &Instant| self.job.advanced < *at;
+        let begins_at = self.job.settings.begins_at.filter(is_ahead);
         let last_call = gathering.last_call_until.filter(is_ahead);
         let join = gathering.since.map(|since| after(since, shared.timeouts.join));
         let is_called = gathering.last_call_until.is_some();
-        let is_waiting = last_call.is_some() || is_called && self.other_jobs.is_empty();
+        let is_waiting = last_call.is_some() || is_called && self.job.other_jobs.is_empty();
         let join = join.filter(|_| !is_waiting);
         [last_call, begins_at, join].into_iter().flatten().min()
     }
@@ -128,10 +129,10 @@ impl Rendezvous {
         if now < after(since, shared.timeouts.join) {
             return false;
         }
-        let present = self.candidates(shared) + self.roster.young().len();
-        let quarantined = self.roster.quarantined().len();
-        let result = if self.job_state.round == Round(0) && !self.other_jobs.is_empty() {
-            let endpoint = cut(self.other_jobs.join("; "), LINE_MAX);
+        let present = self.candidates(shared) + self.job.roster.young().len();
+        let quarantined = self.job.roster.quarantined().len();
+        let result = if self.job.state.round == Round(0) && !self.job.other_jobs.is_empty() {
+            let endpoint = cut(self.job.other_jobs.join("; "), LINE_MAX);
             JobResult::OtherJob { endpoint, born_ms: None }
         } else if quarantined > 0 && is_enough(present + quarantined, shared) {
             JobResult::AllQuarantined
@@ -140,7 +141,7 @@ impl Rendezvous {
                 present: u32::try_from(present).unwrap_or(u32::MAX),
                 min: shared.nodes.min(),
                 waited: now.saturating_duration_since(since),
-                after: self.phase.group().map_or(Round(0), |group| group.round.round),
+                after: self.job.phase.group().map_or(Round(0), |group| group.round.round),
                 departed: Box::new(self.departed(now)),
             }
         };
@@ -151,12 +152,12 @@ impl Rendezvous {
     /// Returns the nodes that have departed since the last round was formed, and are still missing.
     fn departed(&self, now: Instant) -> DepartedNodes {
         let is_back = |id: &NodeId, how: Departure| match how {
-            Departure::NotReady => self.roster.ready().contains(id),
+            Departure::NotReady => self.job.roster.ready().contains(id),
             Departure::AgentEnded | Departure::Silent | Departure::Left => self.knows(id),
         };
-        let group = self.phase.group();
+        let group = self.job.phase.group();
         let is_newcomer = |id: &NodeId| group.is_none_or(|group| group.member(id).is_none());
-        let nodes = self.roster.iter().filter(|(id, _)| is_newcomer(id)).map(|(_, node)| node);
+        let nodes = self.job.roster.iter().filter(|(id, _)| is_newcomer(id)).map(|(_, node)| node);
         self.departures.departed(now, is_back, nodes)
     }
 
@@ -171,7 +172,7 @@ impl Rendezvous {
         }
         let room = shared.nodes.fit(self.candidates(shared));
         let survivors = self.survivors(room);
-        let round = RoundId { term: self.job_state.term, round: self.job_state.round.next() };
+        let round = RoundId { term: self.job.state.term, round: self.job.state.round.next() };
         let Some(mut draft) = self.draft(now, round, survivors.clone(), room, shared) else {
             return false;
         };
@@ -210,14 +211,14 @@ impl Rendezvous {
         let (nodes, workers) = (placed.len(), table.world_size());
         info!(%round, nodes, workers, "round admitted");
         self.departures.clear();
-        self.roster.grow_up(None);
-        self.job_state.training.begin_round();
-        self.job_state.round = round.round;
-        self.job_state.is_adopted = false;
-        self.job_state.is_early = true;
-        self.job_state.round_size = u32::try_from(nodes).unwrap_or(u32::MAX);
+        self.job.roster.grow_up(None);
+        self.job.state.training.begin_round();
+        self.job.state.round = round.round;
+        self.job.state.is_adopted = false;
+        self.job.state.is_early = true;
+        self.job.state.round_size = u32::try_from(nodes).unwrap_or(u32::MAX);
         let host = placed.iter().zip(0..).find(|(id, _)| self.is_host(id));
-        self.job_state.host = host.map(|(id, rank)| HostMember {
+        self.job.state.host = host.map(|(id, rank)| HostMember {
             rank: GroupRank(rank),
             node: id.clone(),
             host_name: self.host_name(id),
@@ -245,7 +246,7 @@ impl Rendezvous {
             saved: SavedSteps::default(),
         }));
         for id in &placed {
-            if let Some(node) = self.roster.get_mut(id) {
+            if let Some(node) = self.job.roster.get_mut(id) {
                 node.placed_with = node.report.unhealthy.as_ref().map(|unhealthy| unhealthy.class);
                 node.floor = round;
                 node.missed_its_admission = false;
@@ -258,10 +259,10 @@ impl Rendezvous {
     /// Returns the ready members of the last round, by their rank in it. If there are more than
     /// `room`, those with the highest ranks are left out.
     fn survivors(&self, room: usize) -> BTreeMap<GroupRank, NodeId> {
-        let members = self.phase.group().into_iter().flat_map(Group::members);
+        let members = self.job.phase.group().into_iter().flat_map(Group::members);
         let mut survivors: BTreeMap<GroupRank, NodeId> = members
             .filter(|(id, member)| {
-                member.state == MemberState::Back && self.roster.ready().contains(*id)
+                member.state == MemberState::Back && self.job.roster.ready().contains(*id)
             })
             .map(|(id, member)| (member.rank, id.clone()))
             .collect();
@@ -299,7 +300,7 @@ impl Rendezvous {
         survivors: &BTreeMap<GroupRank, NodeId>,
         room: usize,
     ) -> Vec<NodeId> {
-        let suspected = |id: &NodeId| self.roster.get(id)?.tally.suspected(now);
+        let suspected = |id: &NodeId| self.job.roster.get(id)?.tally.suspected(now);
         let mut suspects: Vec<_> =
             survivors.values().filter_map(|id| Some((suspected(id)?, id))).collect();
         if suspects.is_empty() {
@@ -329,7 +330,7 @@ impl Rendezvous {
         let checkpoint = |draft: &Draft| {
             draft.checkpoint.as_ref().map(|chosen| (chosen.checkpoint, chosen.is_resharded()))
         };
-        let memory = |id: &NodeId| self.roster.get(id)?.memory.as_deref();
+        let memory = |id: &NodeId| self.job.roster.get(id)?.memory.as_deref();
         let needed = replaced.iter().filter_map(memory).map(|memory| memory.needed).max();
         let needed = needed.filter(|needed| *needed > 0);
         let has_room = |id: &NodeId| {
@@ -346,11 +347,11 @@ impl Rendezvous {
     /// suspected, and those on a host with a suspected member. Of equal ones, the first to arrive is the first.
     fn waiting(&self, now: Instant, survivors: &BTreeMap<GroupRank, NodeId>) -> Vec<&RosterNode> {
         let known: BTreeSet<&NodeId> = survivors.values().collect();
-        let ready = self.roster.ready().iter().filter(|id| !known.contains(*id));
-        let mut waiting: Vec<_> = ready.filter_map(|id| self.roster.get(id)).collect();
-        let members = self.phase.group().into_iter().flat_map(Group::members);
+        let ready = self.job.roster.ready().iter().filter(|id| !known.contains(*id));
+        let mut waiting: Vec<_> = ready.filter_map(|id| self.job.roster.get(id)).collect();
+        let members = self.job.phase.group().into_iter().flat_map(Group::members);
         let suspects = members
-            .filter_map(|(id, _)| self.roster.get(id))
+            .filter_map(|(id, _)| self.job.roster.get(id))
             .filter(|node| node.tally.suspicions(now) > 0);
         let hosts: BTreeSet<&str> =
             suspects.map(|node| node.description.host_name.as_str()).collect();
@@ -384,7 +385,7 @@ impl Rendezvous {
         shared: SharedSettings,
     ) -> Option<Vec<NodeId>> {
         let mut ready: Vec<_> =
-            self.roster.ready().iter().filter_map(|id| self.roster.get(id)).collect();
+            self.job.roster.ready().iter().filter_map(|id| self.job.roster.get(id)).collect();
         ready.sort_by_key(|node| Reverse(node.arrival));
         let ready = ready.into_iter().filter_map(|node| {
             let description = &node.description;
@@ -396,20 +397,24 @@ impl Rendezvous {
 
     /// Returns the number of ranks of the next round that could be filled now.
     pub(super) fn candidates(&self, shared: SharedSettings) -> usize {
-        if shared.fixed_ranks { self.roster.node_ranks_ready() } else { self.roster.ready().len() }
+        if shared.fixed_ranks {
+            self.job.roster.node_ranks_ready()
+        } else {
+            self.job.roster.ready().len()
+        }
     }
 
     fn lay_out(&self, round: RoundId, placed: &[NodeId]) -> Option<Table> {
-        let nodes: Vec<_> = placed.iter().filter_map(|id| self.roster.get(id)).collect();
+        let nodes: Vec<_> = placed.iter().filter_map(|id| self.job.roster.get(id)).collect();
         debug_assert_eq!(nodes.len(), placed.len(), "who is ready is known");
         let master_port = nodes.first()?.store_port()?;
         let members = nodes.iter().map(|node| Arc::clone(&node.description)).collect();
         let past = Past {
-            restart_count: self.job_state.restarts_used,
-            restarts_forgiven: self.job_state.training.restarts_forgiven,
-            charged_through: self.job_state.charged_through,
-            rounds_without_progress: self.job_state.training.rounds_without_progress,
-            saved_step: self.job_state.training.saved_step,
+            restart_count: self.job.state.restarts_used,
+            restarts_forgiven: self.job.state.training.restarts_forgiven,
+            charged_through: self.job.state.charged_through,
+            rounds_without_progress: self.job.state.training.rounds_without_progress,
+            saved_step: self.job.state.training.saved_step,
         };
         Table::new(round, members, master_port, past)
     }

@@ -13,7 +13,8 @@ use crate::{
     effect::Effect,
     event::EventKind,
     ids::NodeId,
-    machine::{Availability, Rendezvous, closing::Failures},
+    job::Availability,
+    machine::{Rendezvous, closing::Failures},
     message::{JobResult, NodeState},
     phase::Phase,
     settings::SharedSettings,
@@ -23,7 +24,7 @@ impl Rendezvous {
     /// Returns true if `id` is the node in the coordinator's process, and no other process can
     /// coordinate the job.
     pub(super) fn is_sole_host(&self, id: &NodeId) -> bool {
-        self.is_host(id) && self.grant.is_none()
+        self.is_host(id) && self.job.grant.is_none()
     }
 
     /// Returns true if an elected coordinator should end because the node in its process has left.
@@ -34,14 +35,14 @@ impl Rendezvous {
     /// - The node has succeeded and the round runs: the node serves the round until it ends.
     /// - There is no round yet and all nodes leave: they are dismissed at once.
     pub(super) fn has_left_with_host(&self) -> bool {
-        let host = self.settings.host.as_ref().filter(|_| self.grant.is_some());
+        let host = self.job.settings.host.as_ref().filter(|_| self.job.grant.is_some());
         let Some(host) = host else { return false };
         if self.state(host) != Some(NodeState::Leaving { reaped: true }) {
             return false;
         }
-        match &self.phase {
+        match &self.job.phase {
             Phase::Recovering(_) | Phase::Regathering(_) => true,
-            Phase::Gathering(_) => !self.roster.all_leaving(),
+            Phase::Gathering(_) => !self.job.roster.all_leaving(),
             Phase::Running(running) => !running.group.has_succeeded(host),
             Phase::Closed(_) => false,
         }
@@ -59,25 +60,25 @@ impl Rendezvous {
 
     /// Ends this elected coordinator, after all members were informed of the end of their round.
     pub(super) fn hand_over(&mut self) {
-        if self.availability == Availability::Ended {
+        if self.job.availability == Availability::Ended {
             return;
         }
-        info!(term = %self.job_state.term, "coordinator handing over to another process");
+        info!(term = %self.job.state.term, "coordinator handing over to another process");
         self.event(None, None, EventKind::CoordinatorEnded { hands_over: true });
         // The next coordinator dismisses this process's node, and so knows that it has left.
         let is_host = |id: &&NodeId| self.is_host(id);
-        let others = self.roster.iter().map(|(id, _)| id).filter(|id| !is_host(id));
+        let others = self.job.roster.iter().map(|(id, _)| id).filter(|id| !is_host(id));
         for id in others.cloned().collect::<Vec<_>>() {
             self.sync(&id);
         }
-        self.availability = Availability::Ended;
+        self.job.availability = Availability::Ended;
         self.effects.push_back(Effect::HandOver);
     }
 
     /// Ends this elected coordinator if `id` was the node in its process, and was dismissed.
     pub(super) fn follow_elected_host(&mut self, id: &NodeId) {
-        let is_elected = self.grant.is_some();
-        if self.is_host(id) && is_elected && !matches!(self.phase, Phase::Closed(_)) {
+        let is_elected = self.job.grant.is_some();
+        if self.is_host(id) && is_elected && !matches!(self.job.phase, Phase::Closed(_)) {
             self.hand_over();
         }
     }

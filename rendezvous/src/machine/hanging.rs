@@ -27,7 +27,9 @@ impl Rendezvous {
     /// Names a worker if one is due.
     pub(super) fn follow_hang(&mut self, now: Instant) {
         if self.hang_deadline().is_some_and(|due| due <= now) {
-            let Phase::Running(Running { stall: Some(stall), .. }) = &self.phase else { return };
+            let Phase::Running(Running { stall: Some(stall), .. }) = &self.job.phase else {
+                return;
+            };
             let rank = stall.blamed().unwrap_or(GlobalRank(0));
             self.name_hung(now, rank, false);
         }
@@ -35,7 +37,7 @@ impl Rendezvous {
 
     /// Names the worker that was stopped in both parts of the look, if there is one.
     pub(super) fn name_stopped(&mut self, now: Instant) {
-        let Phase::Running(Running { stall: Some(stall), .. }) = &self.phase else { return };
+        let Phase::Running(Running { stall: Some(stall), .. }) = &self.job.phase else { return };
         let stopped = stall.stopped().filter(|_| stall.hung.is_none() && self.kills_hung());
         if let Some(rank) = stopped {
             self.name_hung(now, rank, true);
@@ -43,7 +45,9 @@ impl Rendezvous {
     }
 
     fn name_hung(&mut self, now: Instant, rank: GlobalRank, if_stopped: bool) {
-        let Phase::Running(Running { stall: Some(stall), .. }) = &mut self.phase else { return };
+        let Phase::Running(Running { stall: Some(stall), .. }) = &mut self.job.phase else {
+            return;
+        };
         let time = now.saturating_duration_since(stall.hang_since.unwrap_or(stall.since));
         debug!(%rank, ?time, if_stopped, "a worker hangs");
         stall.hung = Some(Hung { rank, time, if_stopped });
@@ -53,7 +57,7 @@ impl Rendezvous {
     /// Returns the time at which a worker is named if there is no further step. `None` while the workers have a known
     /// reason to wait. Afterwards, the time begins again.
     pub(super) fn hang_deadline(&self) -> Option<Instant> {
-        let Phase::Running(running) = &self.phase else { return None };
+        let Phase::Running(running) = &self.job.phase else { return None };
         let stall = running.stall.as_ref()?;
         let is_named = stall.hung.is_some_and(|hung| !hung.if_stopped);
         let since = stall.hang_since.filter(|_| self.kills_hung() && !is_named)?;
@@ -62,7 +66,7 @@ impl Rendezvous {
 
     /// Returns true if the coordinator decides which worker hangs.
     fn kills_hung(&self) -> bool {
-        self.settings.shared.is_some_and(|shared| shared.hang_auto)
+        self.job.settings.shared.is_some_and(|shared| shared.hang_auto)
     }
 
     /// Returns the time without a step after which a worker is named.
@@ -72,7 +76,7 @@ impl Rendezvous {
             (Some(step), Some(reached)) => step.abs_diff(reached) <= 1,
             (step, reached) => step == reached,
         };
-        let last = self.job_state.training.charged_rounds.last();
+        let last = self.job.state.training.charged_rounds.last();
         let last = last.filter(|last| last.has_hung_for_long() && is_same(last.step));
         let Some(WorkerEnd::Hung(time)) = last.map(|last| &last.end) else { return usual };
         time.saturating_mul(2).max(usual)

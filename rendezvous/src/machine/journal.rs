@@ -104,8 +104,8 @@ impl Rendezvous {
         kind: EventKind,
     ) -> EventId {
         self.journal.number += 1;
-        let id = EventId { term: self.job_state.term, number: self.journal.number };
-        let event = Event { id, cause, round: self.job_state.round, node, kind };
+        let id = EventId { term: self.job.state.term, number: self.journal.number };
+        let event = Event { id, cause, round: self.job.state.round, node, kind };
         self.effects.push_back(Effect::Record(event));
         id
     }
@@ -122,8 +122,8 @@ impl Rendezvous {
 
     /// Records the start of this coordinator.
     pub(super) fn record_start(&mut self, now: Instant) {
-        let (nodes, restarts_used) = (self.job_state.round_size, self.job_state.restarts_used);
-        let is_recovery = matches!(self.phase, Phase::Recovering(_));
+        let (nodes, restarts_used) = (self.job.state.round_size, self.job.state.restarts_used);
+        let is_recovery = matches!(self.job.phase, Phase::Recovering(_));
         let reason = is_recovery.then(|| self.why_last_round_ended());
         let kind = match &reason {
             Some(RestartReason::CoordinatorLost { host_name }) => EventKind::CoordinatorTookOver {
@@ -197,9 +197,9 @@ impl Rendezvous {
     /// Records the loss of a node, or its leaving if it was leaving.
     pub(super) fn record_loss(&mut self, node: &RosterNode, how: EvictReason) {
         let id = &node.description.node_id;
-        let was_member = match &self.phase {
+        let was_member = match &self.job.phase {
             Phase::Running(_) | Phase::Regathering(_) => {
-                self.phase.group().is_some_and(|group| group.held(id).is_some())
+                self.job.phase.group().is_some_and(|group| group.held(id).is_some())
             }
             Phase::Recovering(_) | Phase::Gathering(_) | Phase::Closed(_) => false,
         };
@@ -299,7 +299,7 @@ impl Rendezvous {
         let back = u32::try_from(back).unwrap_or(u32::MAX);
         self.event(self.journal.began, None, EventKind::Recovered { back, nodes });
         self.journal.phase = PhaseName::Stopping;
-        self.journal.phase_since = self.clock;
+        self.journal.phase_since = self.job.clock;
     }
 
     /// Records the completion of a round.
@@ -311,7 +311,7 @@ impl Rendezvous {
         }
         self.journal.workers = workers;
         self.journal.failures.clear();
-        let nodes = self.job_state.round_size;
+        let nodes = self.job.state.round_size;
         let newcomers = u32::try_from(newcomers).unwrap_or(u32::MAX);
         let kind = EventKind::RoundAdmitted { nodes, workers, newcomers };
         let event = self.event(self.journal.began, None, kind);
@@ -324,7 +324,7 @@ impl Rendezvous {
     pub(super) fn record_workers_started(&mut self, now: Instant) {
         self.event(self.journal.admitted, None, EventKind::WorkersStarted);
         self.journal.account.started(now);
-        if !self.job_state.training.has_steps {
+        if !self.job.state.training.has_steps {
             // Its workers may do work that no step shows.
             self.forget_complete_step();
         }
@@ -360,7 +360,7 @@ impl Rendezvous {
         let Some(restart) = &mut self.journal.restart else { return };
         let stages = RestartStages::of(&times.since(&restart.before), restart.saving);
         let cost = RestartCost { why: restart.why, stages, redone_steps, is_complete };
-        let sum = &mut self.job_state.restarts[restart.why as usize];
+        let sum = &mut self.job.state.restarts[restart.why as usize];
         let before = *sum;
         if let Some(counted) = restart.counted.replace(cost.clone()) {
             sum.remove(&counted);
@@ -378,7 +378,7 @@ impl Rendezvous {
 
     /// Records the end of the job.
     pub(super) fn record_closed(&mut self, now: Instant) {
-        let Some(outcome) = &self.job_state.closed else { return };
+        let Some(outcome) = &self.job.state.closed else { return };
         let kind = EventKind::JobClosed { result: outcome.result.clone() };
         self.journal.account.close(now);
         self.event(self.journal.trigger.or(self.journal.began), None, kind);
@@ -388,7 +388,7 @@ impl Rendezvous {
 
     /// Updates the account and the events after an input, by the phase of the job.
     pub(super) fn follow_phase(&mut self, now: Instant) {
-        let state = match &self.phase {
+        let state = match &self.job.phase {
             Phase::Recovering(_) => Some(TimeState::Waiting),
             Phase::Gathering(gathering) if gathering.last_call_until.is_none() => {
                 Some(TimeState::Waiting)
@@ -412,13 +412,13 @@ impl Rendezvous {
         }
         self.journal.phase = phase;
         self.journal.phase_since = now;
-        if let (Phase::Recovering(_), Some(restart)) = (&self.phase, &mut self.journal.restart)
+        if let (Phase::Recovering(_), Some(restart)) = (&self.job.phase, &mut self.journal.restart)
             && restart.why == RestartCause::FirstStart
         {
             // A coordinator without state has learned that there was a round.
             restart.why = RestartCause::CoordinatorRestarted;
         }
-        let kind = match &self.phase {
+        let kind = match &self.job.phase {
             Phase::Recovering(_) => EventKind::Recovering,
             Phase::Gathering(_) => EventKind::Gathering,
             Phase::Regathering(_) if phase == PhaseName::Gathering => EventKind::RoundStopped,
@@ -433,10 +433,10 @@ impl Rendezvous {
 
     /// Begins the account of a new run.
     pub(super) fn record_new_run(&mut self) {
-        let now = self.clock;
+        let now = self.job.clock;
         self.journal.account = TimeAccount::new(now, TimeTotals::default(), Pauses::default());
         self.journal.last_cost = None;
-        self.job_state.restarts = Default::default();
+        self.job.state.restarts = Default::default();
         let event = self.event(None, None, EventKind::RunBegan { restarts_used: 0 });
         self.journal.began = Some(event);
         self.begin_restart(now, RestartCause::FirstStart, Some(event));
@@ -454,7 +454,7 @@ impl Rendezvous {
 
     /// Returns the restarts so far, by cause.
     pub(super) fn restarts_by_cause(&self) -> Vec<RestartsByCause> {
-        let sums = RestartCause::ALL.into_iter().zip(self.job_state.restarts);
+        let sums = RestartCause::ALL.into_iter().zip(self.job.state.restarts);
         let used = sums.filter(|(_, sum)| *sum != RestartSum::default());
         used.map(|(cause, sum)| RestartsByCause { cause, sum }).collect()
     }

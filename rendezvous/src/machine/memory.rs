@@ -173,13 +173,13 @@ impl Rendezvous {
             })
             .collect();
         let placed: BTreeSet<&NodeId> = places.iter().map(|place| place.node).collect();
-        let sources = self.roster.iter().filter_map(|(node, known)| {
+        let sources = self.job.roster.iter().filter_map(|(node, known)| {
             // A node of the round may have been evicted before, and has come back.
             let may_give = placed.contains(node) || known.attached && may_give(known);
             let report = known.memory.as_deref().filter(|_| may_give)?;
             Some(Source { node, report })
         });
-        let is_void = |checkpoint| self.job_state.training.is_void(checkpoint);
+        let is_void = |checkpoint| self.job.state.training.is_void(checkpoint);
         choose(sources, &places, is_void, &self.memory.gone)
     }
 
@@ -188,11 +188,11 @@ impl Rendezvous {
     pub(super) fn waits_for_parts(&mut self, now: Instant) -> bool {
         let holds_any = |node: &RosterNode| {
             node.memory.as_ref().is_some_and(|report| {
-                let is_void = |id| self.job_state.training.is_void(id);
+                let is_void = |id| self.job.state.training.is_void(id);
                 report.parts.iter().any(|part| !is_void(part.checkpoint))
             })
         };
-        let waits = self.memory.may_wait && self.roster.iter().any(|(_, node)| holds_any(node));
+        let waits = self.memory.may_wait && self.job.roster.iter().any(|(_, node)| holds_any(node));
         self.memory.may_wait = false;
         if waits {
             self.memory.waits_until = Some(after(now, TAKEOVER_COURTESY));
@@ -225,7 +225,7 @@ impl Rendezvous {
             });
         }
         let length_of_address = |ranks: &MemberRanks| {
-            let memory = self.roster.get(&ranks.node.node_id)?.memory.as_ref()?;
+            let memory = self.job.roster.get(&ranks.node.node_id)?.memory.as_ref()?;
             Some(memory.address.as_ref()?.len())
         };
         let lengths: Option<Vec<usize>> = members.iter().map(length_of_address).collect();
@@ -234,7 +234,7 @@ impl Rendezvous {
         let can_be_resharded = lengths
             .is_some_and(|lengths| lengths.iter().sum::<usize>() * 2 <= ALL_SOURCES_BYTES_MAX);
         let before = std::mem::take(&mut self.memory);
-        let is_off = self.job_state.training.is_memory_off();
+        let is_off = self.job.state.training.is_memory_off();
         self.memory = JobMemory {
             round,
             pairs: self.pairs(table, before.has_reports),
@@ -260,7 +260,7 @@ impl Rendezvous {
     /// Returns the buddy and the ward of each node. A buddy without an address can keep nothing, and one whose machine
     /// is unhealthy should not.
     fn pairs(&self, table: &Table, has_reports: bool) -> Vec<Pair> {
-        let copies = self.settings.shared.map_or(0, |shared| shared.memory_copies);
+        let copies = self.job.settings.shared.map_or(0, |shared| shared.memory_copies);
         if copies == 0 || !has_reports {
             return Vec::new();
         }
@@ -276,7 +276,8 @@ impl Rendezvous {
         let mut pairs = vec![Pair::default(); members.len()];
         for (rank, buddy) in (0..).map(GroupRank).zip(buddies) {
             let Some(buddy) = buddy.map(|buddy| buddy.0 as usize) else { continue };
-            let keeper = members.get(buddy).and_then(|ranks| self.roster.get(&ranks.node.node_id));
+            let keeper =
+                members.get(buddy).and_then(|ranks| self.job.roster.get(&ranks.node.node_id));
             let keeper = keeper.filter(|node| !node.is_unfit());
             let address = keeper.and_then(|node| node.memory.as_ref()?.address.clone());
             if address.is_none() {
@@ -294,7 +295,7 @@ impl Rendezvous {
 
     /// Handles a report of a node about its memory.
     pub(super) fn handle_memory_report(&mut self, now: Instant, id: &NodeId, report: MemoryReport) {
-        let Some(node) = self.roster.get_mut(id) else { return };
+        let Some(node) = self.job.roster.get_mut(id) else { return };
         node.memory = Some(Box::new(report));
         self.follow_memory(now, id);
         self.follow_stall(now);
@@ -307,7 +308,7 @@ impl Rendezvous {
 
     /// Applies what a node has last reported about its memory, also with a registration.
     pub(super) fn follow_memory(&mut self, now: Instant, id: &NodeId) {
-        let Some(node) = self.roster.get(id) else { return };
+        let Some(node) = self.job.roster.get(id) else { return };
         let Some(report) = node.memory.as_deref() else {
             if self.memory.has_reports {
                 self.hold(now, id);
@@ -329,7 +330,7 @@ impl Rendezvous {
     /// Returns a sentence that names two nodes whose newest steps differ, a node and the first other one; `None` if all
     /// nodes have saved the same step.
     fn different_steps(&self, round: RoundId, id: &NodeId) -> Option<String> {
-        let group = self.phase.group().filter(|group| group.round == round)?;
+        let group = self.job.phase.group().filter(|group| group.round == round)?;
         let rank = group.member(id)?.rank;
         let newest = |rank| self.memory.holdings.newest_own(rank);
         let members = group.table.as_ref()?.member_ranks();
@@ -354,7 +355,7 @@ impl Rendezvous {
             return;
         }
         let (bytes, fetched) = (plan.bytes, &self.memory.fetched);
-        let table = self.phase.group().and_then(|group| group.table.as_ref());
+        let table = self.job.phase.group().and_then(|group| group.table.as_ref());
         let members = table.map_or(&[][..], Table::member_ranks);
         let host = |rank: &GroupRank| Some(members.get(rank.0 as usize)?.node.host_name.clone());
         let event = EventKind::MemoryFetched {
@@ -369,13 +370,13 @@ impl Rendezvous {
     /// Counts the parts of a member. A member that is gone has none.
     fn hold(&mut self, now: Instant, id: &NodeId) {
         self.memory.reported.take();
-        let Some(group) = self.phase.group().filter(|group| group.round == self.memory.round)
+        let Some(group) = self.job.phase.group().filter(|group| group.round == self.memory.round)
         else {
             return;
         };
         let Some(member) = group.member(id) else { return };
         let round = group.round;
-        let node = self.roster.get(id).filter(|_| member.is_held());
+        let node = self.job.roster.get(id).filter(|_| member.is_held());
         // What was reported before the admission may be freed by now.
         let report = node.and_then(|node| node.memory.as_deref());
         let report = report.filter(|report| report.round == round);
@@ -398,7 +399,7 @@ impl Rendezvous {
             }
         }
         let complete = self.memory.holdings.newest_complete();
-        if complete > self.memory.reached && matches!(self.phase, Phase::Running(_)) {
+        if complete > self.memory.reached && matches!(self.job.phase, Phase::Running(_)) {
             self.memory.reached = complete;
             complete.into_iter().for_each(|checkpoint| self.reach_in_memory(checkpoint));
         }
@@ -410,9 +411,9 @@ impl Rendezvous {
     /// Notes that all ranks have saved a step in memory. Like a checkpoint on disk, it raises the highest step.
     fn reach_in_memory(&mut self, checkpoint: CheckpointId) {
         let step = checkpoint.step;
-        self.job_state.training.reach(step);
+        self.job.state.training.reach(step);
         self.steps.record_saved(checkpoint.round, step);
-        if self.job_state.training.complete_step.is_some_and(|saved| saved < step) {
+        if self.job.state.training.complete_step.is_some_and(|saved| saved < step) {
             self.forget_complete_step();
         }
     }
@@ -439,23 +440,23 @@ impl Rendezvous {
         let pairs = &self.memory.pairs;
         pairs.get(usize::try_from(rank.0).ok()?)?.buddy.as_ref()?;
         let buddy = pairs.iter().position(|pair| pair.ward == Some(rank))?;
-        let table = self.phase.group()?.table.as_ref()?;
+        let table = self.job.phase.group()?.table.as_ref()?;
         table.member_ranks().get(buddy).map(|ranks| ranks.node.host_name.clone())
     }
 
     /// Returns the checkpoint that echoes name: the newest one of the running round that is whole.
     pub(super) fn whole_in_memory(&self) -> Option<CheckpointId> {
-        let Phase::Running(_) = &self.phase else { return None };
+        let Phase::Running(_) = &self.job.phase else { return None };
         self.memory.whole
     }
 
     /// Returns the checkpoint whose parts a node without a place keeps: that of the newest round, or an id that no
     /// checkpoint has if that round began from disk. `None` if the plan is not known: an earlier coordinator has chosen it.
     pub(super) fn kept_for_round(&self) -> Option<CheckpointId> {
-        let group = self.phase.group().filter(|group| group.round == self.memory.round);
+        let group = self.job.phase.group().filter(|group| group.round == self.memory.round);
         group.filter(|_| self.memory.has_reports)?;
         let plan = self.memory.plan.as_ref().map(|plan| plan.checkpoint);
-        let is_usable = |checkpoint: &CheckpointId| !self.job_state.training.is_void(*checkpoint);
+        let is_usable = |checkpoint: &CheckpointId| !self.job.state.training.is_void(*checkpoint);
         Some(plan.filter(is_usable).unwrap_or_default())
     }
 
@@ -467,7 +468,7 @@ impl Rendezvous {
     /// that the next round has the same ranks, or that other ranks can read it, this returns `None`, and the phase goes on
     /// as it would without memory.
     pub(super) fn saved_in_memory(&self, now: Instant) -> Option<u64> {
-        let Phase::Running(Running { group, notice: Some(phase), .. }) = &self.phase else {
+        let Phase::Running(Running { group, notice: Some(phase), .. }) = &self.job.phase else {
             return None;
         };
         let is_suitable = matches!(phase.kind, NoticeKind::Leave | NoticeKind::Members);
@@ -477,15 +478,15 @@ impl Rendezvous {
         if !is_suitable || !is_usable || !phase.ends_round() || !may_be_enough {
             return None;
         }
-        let shared = self.settings.shared?;
-        let noticed = self.roster.noticed().keys().chain(group.leavers());
+        let shared = self.job.settings.shared?;
+        let noticed = self.job.roster.noticed().keys().chain(group.leavers());
         let leavers = noticed.chain(phase.leavers.iter().map(|(_, id)| id));
         let leavers: BTreeSet<GroupRank> =
             leavers.filter_map(|id| Some(group.member(id)?.rank)).collect();
         let (checkpoint, kind, is_replicated) =
             self.memory.holdings.held_without(&leavers, phase.since)?;
         let size = group.size as usize;
-        let (staying, ready) = (size.saturating_sub(leavers.len()), self.roster.ready());
+        let (staying, ready) = (size.saturating_sub(leavers.len()), self.job.roster.ready());
         let next = shared.nodes.fit(staying + ready.len());
         let is_enough = next >= shared.nodes.min() as usize;
         if kind == MemoryKind::Dcp && !is_replicated && self.memory.can_be_resharded {
@@ -493,7 +494,7 @@ impl Rendezvous {
         }
         let may_fetch = self.memory.pairs.iter().any(|pair| pair.buddy.is_some());
         let is_alike = |id: &NodeId| {
-            let workers = self.roster.get(id).map(|node| node.description.local_world_size);
+            let workers = self.job.roster.get(id).map(|node| node.description.local_world_size);
             workers == self.memory.workers
         };
         let fits = if is_replicated {

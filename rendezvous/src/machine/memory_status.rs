@@ -65,12 +65,12 @@ impl Rendezvous {
             return None;
         }
         let reported = self.memory.reported.get_or_init(|| self.reported());
-        let is_void = |id: &CheckpointId| self.job_state.training.is_void(*id);
+        let is_void = |id: &CheckpointId| self.job.state.training.is_void(*id);
         let planned = self.memory.plan.as_ref().map(|plan| plan.checkpoint);
         let newest = self.memory.whole.max(planned).filter(|id| !is_void(id));
         let used = reported.has_parts || reported.waits.is_some() || newest.is_some();
         // After a strike, no node holds a part.
-        if !used && off.is_none() && self.job_state.training.struck().is_none() {
+        if !used && off.is_none() && self.job.state.training.struck().is_none() {
             return None;
         }
         let is_copied = newest.is_some_and(|id| self.memory.holdings.is_copied(id));
@@ -95,13 +95,13 @@ impl Rendezvous {
 
     fn reported(&self) -> Reported {
         let mut reported = Reported::default();
-        for (_, node) in self.roster.iter() {
+        for (_, node) in self.job.roster.iter() {
             node.memory.iter().for_each(|report| reported.add(report));
         }
-        let table = self.phase.group().and_then(|group| group.table.as_ref());
+        let table = self.job.phase.group().and_then(|group| group.table.as_ref());
         let members = table.map_or(&[][..], Table::member_ranks);
         for (rank, ranks) in (0..).map(GroupRank).zip(members) {
-            let node = self.roster.get(&ranks.node.node_id);
+            let node = self.job.roster.get(&ranks.node.node_id);
             if let Some(report) = node.and_then(|node| node.memory.as_deref()) {
                 reported.add_member(rank, report);
             }
@@ -146,7 +146,7 @@ impl Rendezvous {
     }
 
     fn struck_text(&self) -> Option<String> {
-        let step = grouped(self.job_state.training.struck()?.step);
+        let step = grouped(self.job.state.training.struck()?.step);
         Some(match self.memory.struck {
             Some(StrikeReason::Failures) => format!("struck off: two failures after step {step}"),
             Some(StrikeReason::Sum) => format!("struck off: the checksum of step {step} is wrong"),

@@ -40,7 +40,7 @@ impl Rendezvous {
         let Some(checkpoint) = self.memory.plan.as_ref().map(|plan| plan.checkpoint) else {
             return;
         };
-        if self.job_state.training.strike(checkpoint) {
+        if self.job.state.training.strike(checkpoint) {
             self.record_strike(checkpoint.step, StrikeReason::Failures);
         }
     }
@@ -50,7 +50,7 @@ impl Rendezvous {
     pub(super) fn void_unread(&mut self, round: RoundId) -> bool {
         let plan = self.memory.plan.as_ref().filter(|_| self.began_from_memory(round));
         let Some(checkpoint) = plan.map(|plan| plan.checkpoint) else { return false };
-        if self.job_state.training.void(checkpoint) {
+        if self.job.state.training.void(checkpoint) {
             self.record_strike(checkpoint.step, StrikeReason::Unread);
         }
         true
@@ -64,9 +64,9 @@ impl Rendezvous {
 
     /// Returns the report of a node that it cannot use the checkpoint of the newest round, if there is one.
     pub(super) fn unusable(&self, id: &NodeId) -> Option<MemoryUnusable> {
-        let group = self.phase.group().filter(|group| group.round == self.memory.round)?;
+        let group = self.job.phase.group().filter(|group| group.round == self.memory.round)?;
         group.held(id)?;
-        let report = &self.roster.get(id)?.report;
+        let report = &self.job.roster.get(id)?.report;
         let unusable = report.memory_unusable.as_deref()?;
         let planned = self.memory.plan.as_ref()?.checkpoint;
         let is_current = report.round == self.memory.round && unusable.checkpoint == planned;
@@ -85,7 +85,7 @@ impl Rendezvous {
     pub(super) fn note_unusable_late(&mut self, id: &NodeId) {
         let Some(unusable) = self.unusable(id) else { return };
         self.note_unusable(id, &unusable);
-        if let Phase::Regathering(regathering) = &mut self.phase
+        if let Phase::Regathering(regathering) = &mut self.job.phase
             && regathering.verdict.take().is_some()
         {
             info!(node = %id, "failure not charged: the checkpoint in memory cannot be used");
@@ -102,7 +102,7 @@ impl Rendezvous {
                 return;
             }
         };
-        if self.job_state.training.void(unusable.checkpoint) {
+        if self.job.state.training.void(unusable.checkpoint) {
             self.record_strike(unusable.checkpoint.step, reason);
             self.remember();
         }
@@ -111,7 +111,7 @@ impl Rendezvous {
     /// Notes the sources that a node has not reached. Only those count that its own admission has named, or that its
     /// workers have read from because the checkpoint is resharded.
     fn note_gone(&mut self, id: &NodeId, unusable: &MemoryUnusable, sources: &[String]) {
-        let rank = self.phase.group().and_then(|group| Some(group.member(id)?.rank));
+        let rank = self.job.phase.group().and_then(|group| Some(group.member(id)?.rank));
         let Some((rank, plan)) = rank.zip(self.memory.plan.as_ref()) else { return };
         let gone = sources.iter().filter(|address| plan.names(rank, address)).cloned();
         self.memory.gone.add(unusable.checkpoint, gone.collect::<Vec<_>>());
@@ -120,7 +120,7 @@ impl Rendezvous {
     /// Turns memory off for the newest round, because a node has reported in it that it must be off.
     pub(super) fn turn_memory_off_in(&mut self, round: RoundId, id: &NodeId, why: &str) {
         let is_newest = round.round != Round(0) && round == self.newest_round();
-        if !is_newest || !self.job_state.training.void_round(round) {
+        if !is_newest || !self.job.state.training.void_round(round) {
             return;
         }
         // Each node warns of it.
@@ -133,14 +133,14 @@ impl Rendezvous {
 
     /// Returns the reason why memory is off in the newest round.
     pub(super) fn memory_off(&self) -> Option<String> {
-        let is_off = self.job_state.training.is_memory_off();
+        let is_off = self.job.state.training.is_memory_off();
         let for_job = || "the kernel killed two processes for lack of memory".to_owned();
         self.memory.off.clone().or_else(|| is_off.then(for_job))
     }
 
     /// Counts a worker of the newest round that the kernel has killed for lack of memory, if its node holds parts.
     pub(super) fn note_kill(&mut self, id: &NodeId) {
-        let Some(node) = self.roster.get(id) else { return };
+        let Some(node) = self.job.roster.get(id) else { return };
         let killed = node.report.failure.as_ref().filter(|failure| failure.oom.is_some());
         let Some(failure) = killed.filter(|_| node.report.round == self.memory.round) else {
             return;
@@ -169,7 +169,7 @@ impl Rendezvous {
             return;
         }
         let host_name = self.host_name(id);
-        let kills = self.roster.get(id).and_then(|node| node.memory.as_ref()?.oom_kills);
+        let kills = self.job.roster.get(id).and_then(|node| node.memory.as_ref()?.oom_kills);
         let Some(kills) = kills else { return };
         if self.memory.lost_hosts.remove(&host_name).is_some_and(|before| before < kills) {
             let text = format!("the kernel killed a process on {host_name} for lack of memory");
@@ -180,7 +180,7 @@ impl Rendezvous {
     fn count_kill(&mut self, id: &NodeId, text: String) {
         self.memory.kills = self.memory.kills.saturating_add(1);
         let round = self.newest_round();
-        if self.memory.kills >= KILLS_MAX && self.job_state.training.turn_memory_off(round) {
+        if self.memory.kills >= KILLS_MAX && self.job.state.training.turn_memory_off(round) {
             warn!("checkpoints in memory are off for the rest of the job: {text}");
             self.event_of(None, id, EventKind::MemoryOff { reason: text.clone() });
             self.memory.off = Some(text);

@@ -35,7 +35,7 @@ const RANGES_SHOWN: usize = 8;
 impl Rendezvous {
     /// Notes that a checkpoint or a look was requested on a node, or that the node has answered a notice.
     pub(super) fn note_requests(&mut self, now: Instant, id: &NodeId) {
-        let Some(node) = self.roster.get_mut(id) else { return };
+        let Some(node) = self.job.roster.get_mut(id) else { return };
         let Requests { saves, looks } = node.report.requests;
         let known = node.requested;
         node.requested = Requests { saves: saves.max(known.saves), looks: looks.max(known.looks) };
@@ -43,11 +43,11 @@ impl Rendezvous {
         if looks > known.looks {
             self.note_look_request(now);
         }
-        let Some(node) = self.roster.get(id) else { return };
+        let Some(node) = self.job.roster.get(id) else { return };
         let (saved, state) = (node.report.saved, node.report.state);
         let round = node.report.round;
         let runs = matches!(state, NodeState::Running | NodeState::Succeeded);
-        if let Phase::Running(running) = &mut self.phase
+        if let Phase::Running(running) = &mut self.job.phase
             && let Some(saved) = saved.filter(|_| runs)
             && running.group.round == round
             && running.group.held(id).is_some()
@@ -69,11 +69,11 @@ impl Rendezvous {
             self.last_request = Some(now);
             self.give_notice(now, NoticeKind::Save, None, String::new());
         }
-        let Phase::Running(running) = &self.phase else { return false };
+        let Phase::Running(running) = &self.job.phase else { return false };
         let Some(phase) = running.notice.as_ref().filter(|phase| phase.ends_round()) else {
             return false;
         };
-        let before = self.job_state.training.complete_step;
+        let before = self.job.state.training.complete_step;
         // If the workers have done nothing since an earlier phase, its checkpoint is enough.
         let step = phase.saved_step(running.group.size).or(before);
         let is_over = phase.until.is_some_and(|until| until <= now);
@@ -91,9 +91,9 @@ impl Rendezvous {
     /// notice with that end. A node without workers that only leaves has nothing to save, so its notice does not
     /// count.
     fn pending_notice(&self) -> Option<(NoticeKind, Instant, String)> {
-        let Phase::Running(Running { group, .. }) = &self.phase else { return None };
-        let noticed = self.roster.noticed();
-        let ends_job = self.roster.is_job_ending() || self.roster.all_will_leave();
+        let Phase::Running(Running { group, .. }) = &self.job.phase else { return None };
+        let noticed = self.job.roster.noticed();
+        let ends_job = self.job.roster.is_job_ending() || self.job.roster.all_will_leave();
         let counts = |id: &NodeId, ends: bool| ends || ends_job || group.held(id).is_some();
         let relevant = || noticed.iter().filter(|(id, noticed)| counts(id, noticed.ends_job));
         let until = relevant().map(|(_, noticed)| noticed.until).min()?;
@@ -105,7 +105,7 @@ impl Rendezvous {
     /// Returns true if the round should end for waiting nodes, and this is no longer useful: the nodes are gone, or
     /// a member has done all its work. Workers that have exited because of the notice must start again.
     fn may_withdraw(&self) -> bool {
-        let Phase::Running(Running { group, notice: Some(phase), .. }) = &self.phase else {
+        let Phase::Running(Running { group, notice: Some(phase), .. }) = &self.job.phase else {
             return false;
         };
         let is_useless = !self.would_be_better(group) || group.any_succeeded();
@@ -114,7 +114,7 @@ impl Rendezvous {
 
     /// Begins a phase so that nodes can join after it.
     pub(super) fn give_notice_for_members(&mut self, now: Instant, shared: SharedSettings) {
-        let waiting = self.roster.ready().len();
+        let waiting = self.job.roster.ready().len();
         let nodes = if waiting == 1 { "node waits" } else { "nodes wait" };
         let until = after(now, shared.notice);
         self.give_notice(now, NoticeKind::Members, Some(until), format!("{waiting} {nodes}"));
@@ -128,13 +128,13 @@ impl Rendezvous {
         until: Option<Instant>,
         text: String,
     ) {
-        let latest = self.settings.shared.map(|shared| after(now, shared.notice));
+        let latest = self.job.settings.shared.map(|shared| after(now, shared.notice));
         let until = until.map(|until| latest.map_or(until, |latest| until.min(latest)));
-        let noticed = self.roster.noticed().iter().filter(|(_, noticed)| !noticed.ends_job);
+        let noticed = self.job.roster.noticed().iter().filter(|(_, noticed)| !noticed.ends_job);
         let noticed: Vec<NodeId> = noticed.map(|(id, _)| id.clone()).collect();
         let leavers: BTreeSet<(String, NodeId)> =
             noticed.into_iter().map(|id| (self.host_name(&id), id)).collect();
-        let Phase::Running(running) = &mut self.phase else { return };
+        let Phase::Running(running) = &mut self.job.phase else { return };
         let has_changed = match (&mut running.notice, until) {
             (Some(phase), Some(until)) if phase.ends_round() => {
                 phase.join(kind, until, leavers, text)
@@ -142,7 +142,7 @@ impl Rendezvous {
             // The checkpoint of the phase is the one that was requested.
             (Some(phase), None) if phase.ends_round() => false,
             (notice, until) => {
-                let number = &mut self.job_state.training.notices;
+                let number = &mut self.job.state.training.notices;
                 *number = number.saturating_add(1);
                 let mut phase = NoticePhase::new(now, *number, kind, until, text);
                 if kind >= NoticeKind::Leave {
@@ -180,7 +180,7 @@ impl Rendezvous {
         in_memory: Option<u64>,
         is_withdrawn: bool,
     ) {
-        let Phase::Running(running) = &mut self.phase else { return };
+        let Phase::Running(running) = &mut self.job.phase else { return };
         let Some(phase) = running.notice.take() else { return };
         let missing = missing_ranks(&running.group, &phase);
         self.record_end_of_phase(now, &phase, (step, in_memory), missing, is_withdrawn);
@@ -190,16 +190,16 @@ impl Rendezvous {
         }
         self.record_saving(now);
         if step.is_some() {
-            self.job_state.training.saved_step = step;
-            self.job_state.training.complete_step = step;
+            self.job.state.training.saved_step = step;
+            self.job.state.training.complete_step = step;
         }
         match phase.kind {
             NoticeKind::Save => {}
             NoticeKind::Members => {
-                if let Some(shared) = self.settings.shared {
+                if let Some(shared) = self.job.settings.shared {
                     self.spacing.note(now, shared.timeouts.join_settle);
                 }
-                let waiting = u32::try_from(self.roster.ready().len()).unwrap_or(u32::MAX);
+                let waiting = u32::try_from(self.job.roster.ready().len()).unwrap_or(u32::MAX);
                 self.restart(now, RestartReason::NodesWaiting { waiting }, None, None);
                 self.note_memory_step(in_memory);
                 self.remember();
@@ -216,14 +216,14 @@ impl Rendezvous {
 
     /// Lets the members know which step in memory has ended the phase.
     fn note_memory_step(&mut self, in_memory: Option<u64>) {
-        if let Phase::Regathering(regathering) = &mut self.phase {
+        if let Phase::Regathering(regathering) = &mut self.job.phase {
             regathering.memory_step = in_memory;
         }
     }
 
     /// Records the end of a phase whose round ends for another reason, such as a failure.
     pub(super) fn record_abandoned_phase(&mut self, now: Instant) {
-        let Phase::Running(running) = &mut self.phase else { return };
+        let Phase::Running(running) = &mut self.job.phase else { return };
         let Some(phase) = running.notice.take().filter(NoticePhase::ends_round) else { return };
         let missing = missing_ranks(&running.group, &phase);
         self.record_end_of_phase(now, &phase, (None, None), missing, false);
@@ -251,7 +251,7 @@ impl Rendezvous {
 
     /// Closes the job if a node has received a notice that it ends, and no round runs. Returns true if it did.
     pub(super) fn close_if_ending(&mut self) -> bool {
-        let is_ending = self.roster.is_job_ending();
+        let is_ending = self.job.roster.is_job_ending();
         if is_ending {
             self.close_as_saved();
         }
@@ -259,7 +259,7 @@ impl Rendezvous {
     }
 
     fn close_as_saved(&mut self) {
-        let result = match self.job_state.training.complete_step {
+        let result = match self.job.state.training.complete_step {
             Some(step) => JobResult::Saved { step },
             None => JobResult::AllLeft,
         };
@@ -268,7 +268,7 @@ impl Rendezvous {
 
     /// Returns true while a phase may end the round.
     pub(super) fn is_saving(&self) -> bool {
-        let Phase::Running(running) = &self.phase else { return false };
+        let Phase::Running(running) = &self.job.phase else { return false };
         running.notice.as_ref().is_some_and(NoticePhase::ends_round)
     }
 
@@ -277,13 +277,13 @@ impl Rendezvous {
         let phase = running.notice.as_ref().filter(|phase| phase.ends_round());
         let until = phase.and_then(|phase| phase.until);
         let memory = phase.map(|phase| after(phase.since, MEMORY_IS_ENOUGH_AFTER));
-        let memory = memory.filter(|at| *at > self.clock);
+        let memory = memory.filter(|at| *at > self.job.clock);
         [until, memory, self.request_due_at()].into_iter().flatten().min()
     }
 
     fn request_due_at(&self) -> Option<Instant> {
-        let last = self.last_request.map_or(self.clock, |last| after(last, SAVE_SPACING));
-        (self.is_save_due && matches!(self.phase, Phase::Running(_))).then_some(last)
+        let last = self.last_request.map_or(self.job.clock, |last| after(last, SAVE_SPACING));
+        (self.is_save_due && matches!(self.job.phase, Phase::Running(_))).then_some(last)
     }
 
     /// Sends all members the newest notice, if it has changed. They have received their admissions before.
@@ -291,7 +291,7 @@ impl Rendezvous {
         if !mem::take(&mut self.has_guidance) {
             return;
         }
-        let Phase::Running(running) = &self.phase else { return };
+        let Phase::Running(running) = &self.job.phase else { return };
         let members: Vec<NodeId> = running.group.members().map(|(id, _)| id.clone()).collect();
         for id in members {
             self.send_guidance(now, &id);
@@ -300,7 +300,7 @@ impl Rendezvous {
 
     /// Sends a member the newest notice of the round, if there was one.
     pub(super) fn send_guidance(&mut self, now: Instant, id: &NodeId) {
-        let Phase::Running(running) = &self.phase else { return };
+        let Phase::Running(running) = &self.job.phase else { return };
         let memory_off = self.memory_off();
         let look = running.look.as_ref().map(|look| look.look());
         let has_news = self.has_given_guidance || memory_off.is_some() || look.is_some();
@@ -311,7 +311,8 @@ impl Rendezvous {
         let round = running.group.round;
         let hung = running.stall.as_ref().and_then(|stall| stall.hung);
         let guidance = Guidance { round, notice, look, hung, memory_off };
-        if let Some(peer) = self.roster.get(id).filter(|node| node.attached).map(|node| node.peer())
+        if let Some(peer) =
+            self.job.roster.get(id).filter(|node| node.attached).map(|node| node.peer())
         {
             self.send(peer, ToNode::Guidance(guidance));
         }
@@ -319,23 +320,23 @@ impl Rendezvous {
 
     /// Records the newest checkpoint of a member.
     pub(super) fn record_checkpoint(&mut self, now: Instant, id: &NodeId, checkpoint: &Checkpoint) {
-        let Phase::Running(running) = &mut self.phase else { return };
+        let Phase::Running(running) = &mut self.job.phase else { return };
         let round = running.group.round;
-        let runs_it = self.roster.get(id).is_some_and(|node| node.report.round == round);
+        let runs_it = self.job.roster.get(id).is_some_and(|node| node.report.round == round);
         if !runs_it || running.group.held(id).is_none() {
             return;
         }
         let Checkpoint { step, is_whole, cost } = *checkpoint;
         running.saved.record(id.clone(), step, is_whole);
         let by_all = running.saved.newest(running.group.size as usize);
-        self.job_state.training.reach(step);
+        self.job.state.training.reach(step);
         self.steps.record_saved(round, step);
-        if let Some(step) = by_all.filter(|_| by_all != self.job_state.training.saved_step) {
-            self.job_state.training.saved_step = Some(step);
+        if let Some(step) = by_all.filter(|_| by_all != self.job.state.training.saved_step) {
+            self.job.state.training.saved_step = Some(step);
             self.checkpoints.handle_saved(now, round, step, cost);
         }
         // The checkpoint of the phase itself is reported here too. Only a newer one is a sign of new work.
-        let is_newer = self.job_state.training.complete_step.is_some_and(|saved| saved < step);
+        let is_newer = self.job.state.training.complete_step.is_some_and(|saved| saved < step);
         if is_newer {
             self.forget_complete_step();
         }
@@ -343,7 +344,7 @@ impl Rendezvous {
 
     /// Notes that the job has done work since the last complete phase.
     pub(super) fn forget_complete_step(&mut self) {
-        if self.job_state.training.complete_step.take().is_some() {
+        if self.job.state.training.complete_step.take().is_some() {
             self.remember();
         }
     }
@@ -351,7 +352,7 @@ impl Rendezvous {
     /// Applies the end of a round to what is known about the training.
     pub(super) fn end_training_round(&mut self, round: RoundId) {
         let step = self.reached_step(round);
-        self.job_state.training.end_round(step);
+        self.job.state.training.end_round(step);
     }
 
     /// Returns the highest step that was reported or saved in a round.
@@ -363,10 +364,10 @@ impl Rendezvous {
     pub(super) fn note_step(&mut self, source: StepSource, highest: u64) {
         match source {
             StepSource::Reported => {
-                self.job_state.training.has_steps = true;
-                self.job_state.training.reach(highest);
+                self.job.state.training.has_steps = true;
+                self.job.state.training.reach(highest);
             }
-            StepSource::Read => self.job_state.training.has_steps = true,
+            StepSource::Read => self.job.state.training.has_steps = true,
             StepSource::Saved => return,
         }
         self.forget_complete_step();
@@ -374,7 +375,7 @@ impl Rendezvous {
 
     /// Returns the state of the phase for people; `None` if there is none.
     pub(super) fn saving(&self, now: Instant) -> Option<Saving> {
-        let Phase::Running(running) = &self.phase else { return None };
+        let Phase::Running(running) = &self.job.phase else { return None };
         let phase = running.notice.as_ref().filter(|phase| phase.ends_round())?;
         let table = running.group.table.as_ref()?;
         let saved =

@@ -16,9 +16,9 @@ impl Rendezvous {
         id: &NodeId,
         progress: Option<StepProgress>,
     ) {
-        let (Some(progress), Phase::Running(running)) = (progress, &self.phase) else { return };
+        let (Some(progress), Phase::Running(running)) = (progress, &self.job.phase) else { return };
         let round = running.group.round;
-        let runs_it = self.roster.get(id).is_some_and(|node| node.report.round == round);
+        let runs_it = self.job.roster.get(id).is_some_and(|node| node.report.round == round);
         if !runs_it || running.group.held(id).is_none() {
             return;
         }

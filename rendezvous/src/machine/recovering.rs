@@ -19,8 +19,9 @@ use crate::{
     grant::Grant,
     group::Group,
     ids::{GroupRank, NodeId, Round, RoundId},
+    job::Availability,
     limits::{RECOVERY_MARGIN, TAKEOVER_COURTESY, after},
-    machine::{Availability, Rendezvous, closing::Failures},
+    machine::{Rendezvous, closing::Failures},
     message::{
         Assignment, JobResult, KnownRound, NodeReport, NodeState, Registration, RestartReason,
         WaitReason,
@@ -204,16 +205,16 @@ impl Rendezvous {
     /// rank only from its state file.
     pub(super) fn claim(&mut self, id: &NodeId, known_round: KnownRound) {
         let is_credible = self.is_credible(known_round.round);
-        let nodes_max = self.settings.shared.map_or(0, |shared| shared.nodes.max());
-        let Phase::Recovering(recovering) = &mut self.phase else {
+        let nodes_max = self.job.settings.shared.map_or(0, |shared| shared.nodes.max());
+        let Phase::Recovering(recovering) = &mut self.job.phase else {
             return;
         };
-        if self.job_state.closed.is_some() {
+        if self.job.state.closed.is_some() {
             // Only agents of that run can recover it, and they receive its outcome instead.
             return;
         }
         let is_member =
-            self.roster.get(id).is_some_and(|node| node.report.round == known_round.round);
+            self.job.roster.get(id).is_some_and(|node| node.report.round == known_round.round);
         if !is_credible {
             return;
         }
@@ -236,8 +237,8 @@ impl Rendezvous {
         };
         if is_free || recovering.ranks.get(id) == Some(&rank) {
             recovering.enter(rank, id, !is_member);
-            let is_confirmed_dead = self.job_state.host.as_ref().is_some_and(|host| {
-                let is_of_it = host.rank == rank && self.job_state.round == recovering.round.round;
+            let is_confirmed_dead = self.job.state.host.as_ref().is_some_and(|host| {
+                let is_of_it = host.rank == rank && self.job.state.round == recovering.round.round;
                 is_of_it && host.is_confirmed_dead
             });
             if !is_member && is_confirmed_dead {
@@ -248,13 +249,13 @@ impl Rendezvous {
 
     /// Returns the reason why the last round has ended.
     pub(super) fn why_last_round_ended(&self) -> RestartReason {
-        let Some(Grant { former: Some(former), .. }) = &self.grant else {
+        let Some(Grant { former: Some(former), .. }) = &self.job.grant else {
             return RestartReason::CoordinatorRestarted;
         };
-        if self.is_host(former) || former.as_str() == self.settings.coordinator {
+        if self.is_host(former) || former.as_str() == self.job.settings.coordinator {
             return RestartReason::CoordinatorRestarted;
         }
-        let host = self.job_state.host.as_ref().filter(|host| host.node == *former);
+        let host = self.job.state.host.as_ref().filter(|host| host.node == *former);
         let host_name = host.map(|host| host.host_name.clone()).filter(|name| !name.is_empty());
         RestartReason::CoordinatorLost { host_name }
     }
@@ -263,15 +264,15 @@ impl Rendezvous {
     ///
     /// Not if it ran a later round than the known one, because others may still run that round.
     pub(super) fn confirm_predecessor_dead(&mut self, id: &NodeId, round: Round) {
-        let is_host = self.is_host(id) || round > self.job_state.round;
-        let Some(host) = self.job_state.host.as_mut() else { return };
+        let is_host = self.is_host(id) || round > self.job.state.round;
+        let Some(host) = self.job.state.host.as_mut() else { return };
         if is_host || host.node != *id || host.is_confirmed_dead {
             return;
         }
         host.is_confirmed_dead = true;
         info!(node = %id, "the previous host's agent and all of its processes have ended");
-        if let Phase::Recovering(recovering) = &mut self.phase
-            && recovering.round.round == self.job_state.round
+        if let Phase::Recovering(recovering) = &mut self.job.phase
+            && recovering.round.round == self.job.state.round
             && let Some(claimant) = recovering.members.get(&host.rank)
             && recovering.claimants.contains(claimant)
         {
@@ -285,8 +286,8 @@ impl Rendezvous {
     /// A coordinator at a single endpoint waits for the end of all leases instead, because the members could
     /// belong to a round that it does not know.
     pub(super) fn note_dead_member(&mut self, id: &NodeId, round: Round) {
-        let is_elected = self.grant.is_some();
-        let Phase::Recovering(recovering) = &mut self.phase else { return };
+        let is_elected = self.job.grant.is_some();
+        let Phase::Recovering(recovering) = &mut self.job.phase else { return };
         let is_member = round == recovering.round.round && !recovering.left.contains(id);
         if is_elected && is_member && recovering.dead.len() < recovering.size as usize {
             recovering.give_up_rank(id);
@@ -299,23 +300,23 @@ impl Rendezvous {
     /// Agents that know the round only from a state file do not suffice: a job that was killed as a whole and
     /// is started again must continue without the agents that are gone.
     pub(super) fn recall_round(&mut self, now: Instant, registration: &Registration) {
-        let Phase::Gathering(gathering) = &mut self.phase else {
+        let Phase::Gathering(gathering) = &mut self.job.phase else {
             return;
         };
         let (known_round, round) = (registration.known_round, registration.report.round);
         let nodes_max = registration.settings.nodes.max();
         let is_member =
             round == known_round.round && known_round.size_by_member(nodes_max).is_some();
-        if !is_member || round.round == Round(0) || round.round != self.job_state.round {
+        if !is_member || round.round == Round(0) || round.round != self.job.state.round {
             return;
         }
-        let mut recovering = Recovering::new(now, round, self.job_state.round_size);
+        let mut recovering = Recovering::new(now, round, self.job.state.round_size);
         if let Some(forgotten) = gathering.forgotten.take()
             && forgotten.round.round == round.round
         {
             recovering = Recovering { since: now, ..forgotten };
             recovering.takes(round, true);
-            recovering.retain(|id| self.roster.get(id).is_some());
+            recovering.retain(|id| self.job.roster.get(id).is_some());
         }
         info!(
             %round, node = %registration.node.node_id,
@@ -330,31 +331,31 @@ impl Rendezvous {
             return false;
         }
         let leases = self.leases();
-        let Phase::Recovering(recovering) = &mut self.phase else {
+        let Phase::Recovering(recovering) = &mut self.job.phase else {
             return false;
         };
         let welcomed = self.welcomed.last_until();
-        if now < recovering.goes_on_at(leases, self.grant.as_ref(), welcomed) {
+        if now < recovering.goes_on_at(leases, self.job.grant.as_ref(), welcomed) {
             return false;
         }
         // The process that completed the last round may have ended before any node was admitted to it.
-        let is_run_left = recovering.has_earlier_member && !self.job_state.is_adopted;
+        let is_run_left = recovering.has_earlier_member && !self.job.state.is_adopted;
         if !recovering.has_member && !is_run_left {
-            if self.roster.is_empty() && self.stay_closed(now) {
+            if self.job.roster.is_empty() && self.stay_closed(now) {
                 return true;
             }
-            if self.has_voters() && self.job_state.closed.is_some() {
+            if self.has_voters() && self.job.state.closed.is_some() {
                 self.forget();
                 return false;
             }
             self.reopen();
             info!("no node knows the last round; forming a new one");
-            let forgotten = self.phase.take_recovering();
+            let forgotten = self.job.phase.take_recovering();
             self.enter(Phase::Gathering(Gathering { forgotten, ..Gathering::default() }));
             return true;
         }
         let (present, needed) = (self.present_in_recovery(), self.needed_in_recovery(shared));
-        let is_only_one = !self.job_state.is_adopted || self.grant.is_some();
+        let is_only_one = !self.job.state.is_adopted || self.job.grant.is_some();
         if present >= needed || is_only_one {
             if present < needed {
                 warn!(present, needed, "too few nodes for a round; waiting for more");
@@ -371,9 +372,11 @@ impl Rendezvous {
     /// learned from a node, another coordinator may have learned it as well (`docs/rendezvous.md`,
     /// *Recovery*).
     pub(super) fn needed_in_recovery(&self, shared: SharedSettings) -> u32 {
-        match &self.phase {
+        match &self.job.phase {
             // An elected coordinator is the only one, even if it has adopted the job.
-            Phase::Recovering(recovering) if self.job_state.is_adopted && self.grant.is_none() => {
+            Phase::Recovering(recovering)
+                if self.job.state.is_adopted && self.job.grant.is_none() =>
+            {
                 recovering.majority()
             }
             Phase::Recovering(_)
@@ -386,11 +389,11 @@ impl Rendezvous {
 
     /// Returns the number of members that are back, plus the nodes that replace others.
     pub(super) fn present_in_recovery(&self) -> u32 {
-        let Phase::Recovering(recovering) = &self.phase else {
+        let Phase::Recovering(recovering) = &self.job.phase else {
             return 0;
         };
         let is_new = |id: &&NodeId| !recovering.ranks.contains_key(*id);
-        recovering.present(self.roster.ready().iter().filter(is_new).count())
+        recovering.present(self.job.roster.ready().iter().filter(is_new).count())
     }
 
     /// Waits for more members. Closes the job when the join timeout has passed.
@@ -401,7 +404,7 @@ impl Rendezvous {
         present: u32,
         needed: u32,
     ) -> bool {
-        let Phase::Recovering(recovering) = &mut self.phase else {
+        let Phase::Recovering(recovering) = &mut self.job.phase else {
             return false;
         };
         if recovering.stage == RecoveryStage::Listening {
@@ -427,13 +430,13 @@ impl Rendezvous {
         recovering: &Recovering,
         shared: SharedSettings,
     ) -> Option<Instant> {
-        if self.availability != Availability::Available {
+        if self.job.availability != Availability::Available {
             return None;
         }
         Some(match recovering.stage {
             RecoveryStage::Listening => recovering.goes_on_at(
                 self.leases(),
-                self.grant.as_ref(),
+                self.job.grant.as_ref(),
                 self.welcomed.last_until(),
             ),
             RecoveryStage::Outnumbered => after(recovering.since, shared.timeouts.join),
@@ -443,14 +446,14 @@ impl Rendezvous {
     /// Returns the time until the recovery continues, if no other node comes.
     pub(super) fn recovery_left(&self, now: Instant, recovering: &Recovering) -> Duration {
         recovering
-            .goes_on_at(self.leases(), self.grant.as_ref(), self.welcomed.last_until())
+            .goes_on_at(self.leases(), self.job.grant.as_ref(), self.welcomed.last_until())
             .saturating_duration_since(now)
     }
 
     /// Waits for the members that are back, as after any other end of a round.
     fn recover(&mut self) {
-        let now = self.clock;
-        let Phase::Recovering(recovering) = &mut self.phase else {
+        let now = self.job.clock;
+        let Phase::Recovering(recovering) = &mut self.job.phase else {
             return;
         };
         let members = mem::take(&mut recovering.members);
@@ -461,7 +464,7 @@ impl Rendezvous {
         info!(%round, nodes = members.len(), "recovered");
         self.record_recovery(members.len(), size);
         self.memory.may_wait = true;
-        if members.is_empty() && (self.roster.is_empty() || self.roster.all_leaving()) {
+        if members.is_empty() && (self.job.roster.is_empty() || self.job.roster.all_leaving()) {
             self.close(JobResult::AllLeft, Failures::default());
             return;
         }
@@ -479,7 +482,7 @@ impl Rendezvous {
     /// Returns true if the last round had succeeded on all members before its coordinator announced it. Members
     /// that have saved and exited because of a notice have not succeeded.
     fn have_succeeded(&self, members: &BTreeMap<GroupRank, NodeId>, size: u32) -> bool {
-        let mut reports = members.values().map(|id| Some(&self.roster.get(id)?.report));
+        let mut reports = members.values().map(|id| Some(&self.job.roster.get(id)?.report));
         let has_succeeded =
             |report: &NodeReport| report.state == NodeState::Succeeded && report.saved.is_none();
         !members.is_empty()

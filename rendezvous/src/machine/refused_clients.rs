@@ -13,7 +13,7 @@ impl Rendezvous {
     /// Records the clients that the store of `node` has refused. Reports new ones to the other members of its
     /// round.
     pub(super) fn note_refused_clients(&mut self, node: &NodeId, refused: &RefusedClients) {
-        let Phase::Running(running) = &mut self.phase else { return };
+        let Phase::Running(running) = &mut self.job.phase else { return };
         if !running.group.add_refused_clients(node, refused) {
             return;
         }
@@ -28,12 +28,13 @@ impl Rendezvous {
 
     /// Sends a member all clients that the store of its round has refused, if any.
     pub(super) fn repeat_refused_clients(&mut self, id: &NodeId) {
-        let Phase::Running(running) = &self.phase else { return };
+        let Phase::Running(running) = &self.job.phase else { return };
         let refused = refused_clients(&running.group);
         if refused.addresses.is_empty() || running.group.held(id).is_none() {
             return;
         }
-        if let Some(peer) = self.roster.get(id).filter(|node| node.attached).map(|node| node.peer())
+        if let Some(peer) =
+            self.job.roster.get(id).filter(|node| node.attached).map(|node| node.peer())
         {
             self.send(peer, ToNode::RefusedClients(refused));
         }

@@ -7,8 +7,9 @@ use tracing::warn;
 use crate::{
     group::MemberState,
     ids::NodeId,
+    job::Availability,
     limits::after,
-    machine::{Availability, Rendezvous, closing::Failures, is_enough, state_by_report},
+    machine::{Rendezvous, closing::Failures, is_enough, state_by_report},
     message::{Departure, EvictReason, JobResult, NodeState},
     phase::{Phase, Regathering},
     settings::{Leases, SharedSettings},
@@ -44,23 +45,23 @@ impl Regathering {
 impl Rendezvous {
     /// Applies the state that a member has reported.
     pub(super) fn on_report_in_regathering(&mut self, id: &NodeId) {
-        let Phase::Regathering(regathering) = &mut self.phase else {
+        let Phase::Regathering(regathering) = &mut self.job.phase else {
             return;
         };
         let group = &mut regathering.group;
-        let Some(node) = self.roster.get(id).filter(|_| group.held(id).is_some()) else {
+        let Some(node) = self.job.roster.get(id).filter(|_| group.held(id).is_some()) else {
             return;
         };
         if node.report.round > group.round {
             group.set_state(id, MemberState::Lost(EvictReason::Silent));
-            regathering.loss = Some(self.clock);
+            regathering.loss = Some(self.job.clock);
             self.record_eviction(id, EvictReason::Silent);
             self.drop_verdict(id);
             return;
         }
         let has_expired = node.report.lease_expired && node.report.round == group.round;
         if has_expired {
-            group.note_expired(id, self.clock);
+            group.note_expired(id, self.job.clock);
         }
         if let Some(state) = state_by_report(group, node) {
             group.set_state(id, state);
@@ -86,7 +87,7 @@ impl Rendezvous {
 
     /// Applies the loss of `id`.
     pub(super) fn on_lost_in_regathering(&mut self, now: Instant, id: &NodeId, how: EvictReason) {
-        let Phase::Regathering(regathering) = &mut self.phase else {
+        let Phase::Regathering(regathering) = &mut self.job.phase else {
             return;
         };
         let group = &mut regathering.group;
@@ -109,17 +110,17 @@ impl Rendezvous {
             if self.judge(now, shared) {
                 return true;
             }
-            if matches!(&self.phase, Phase::Regathering(ended) if ended.verdict.is_none()) {
+            if matches!(&self.job.phase, Phase::Regathering(ended) if ended.verdict.is_none()) {
                 self.close(JobResult::AllLeft, Failures::default());
                 return true;
             }
         }
         self.evict_overdue(now, shared);
         self.dismiss_leavers();
-        let Phase::Regathering(regathering) = &self.phase else {
+        let Phase::Regathering(regathering) = &self.job.phase else {
             return false;
         };
-        match self.availability {
+        match self.job.availability {
             Availability::Available => {}
             Availability::ShuttingDown if regathering.group.unstopped().is_empty() => {
                 self.finish();
@@ -132,20 +133,20 @@ impl Rendezvous {
         if self.judge(now, shared) {
             return true;
         }
-        let Phase::Regathering(regathering) = &self.phase else {
+        let Phase::Regathering(regathering) = &self.job.phase else {
             return false;
         };
         if regathering.verdict.is_none() && self.close_if_ending() {
             return true;
         }
-        let Phase::Regathering(regathering) = &self.phase else {
+        let Phase::Regathering(regathering) = &self.job.phase else {
             return false;
         };
         if regathering.verdict.is_some() || !regathering.group.pending().is_empty() {
             return false;
         }
         self.count_expired(now);
-        let Phase::Regathering(regathering) = &self.phase else {
+        let Phase::Regathering(regathering) = &self.job.phase else {
             return false;
         };
         let ready = self.candidates(shared);
@@ -177,7 +178,7 @@ impl Rendezvous {
         if !regathering.group.pending().is_empty() {
             return Some(regathering.overdue_at(shared, self.leases()));
         }
-        if regathering.verdict.is_some() || self.availability != Availability::Available {
+        if regathering.verdict.is_some() || self.job.availability != Availability::Available {
             return None;
         }
         Some(if self.reaches_min(shared) {
@@ -189,7 +190,7 @@ impl Rendezvous {
 
     /// Returns true if there are enough nodes for a round, including quarantined nodes if necessary.
     pub(super) fn reaches_min(&self, shared: SharedSettings) -> bool {
-        let recallable = self.roster.quarantined().recallable().len();
+        let recallable = self.job.roster.quarantined().recallable().len();
         is_enough(self.candidates(shared) + recallable, shared)
     }
 
@@ -198,7 +199,7 @@ impl Rendezvous {
     /// Their workers were killed at the end of the grace, so the next round may start without them.
     fn evict_overdue(&mut self, now: Instant, shared: SharedSettings) {
         let leases = self.leases();
-        let Phase::Regathering(regathering) = &mut self.phase else {
+        let Phase::Regathering(regathering) = &mut self.job.phase else {
             return;
         };
         if now < regathering.overdue_at(shared, leases) || regathering.group.pending().is_empty() {
@@ -210,16 +211,16 @@ impl Rendezvous {
         for id in &overdue {
             warn!(node = %id, "member was not ready for the next round in time");
             self.count_loss(now, id);
-            if let Some(node) = self.roster.get(id) {
+            if let Some(node) = self.job.roster.get(id) {
                 self.departures.add(node, Departure::NotReady, now);
             }
-            if let Some(group) = self.phase.group_mut() {
+            if let Some(group) = self.job.phase.group_mut() {
                 group.set_state(id, MemberState::Lost(EvictReason::NotBack));
             }
             self.record_eviction(id, EvictReason::NotBack);
             self.index_readiness(id);
             // It may have missed its admission, and not have reported since.
-            self.roster.distrust_store(id, round);
+            self.job.roster.distrust_store(id, round);
             self.sync(id);
             self.drop_verdict(id);
         }

@@ -18,7 +18,8 @@ use crate::{
     effect::Effect,
     event::EventKind,
     ids::{NodeId, Peer, Round, RoundId, StreamNumber},
-    machine::{Availability, Rendezvous},
+    job::Availability,
+    machine::Rendezvous,
     message::{FromNode, MemoryReport, Registration, ToNode},
     phase::Phase,
     roster::Roster,
@@ -122,15 +123,15 @@ impl Rendezvous {
     ) -> Option<Instant> {
         let missing = leases.coordinator.saturating_sub(registration.waited);
         let is_first =
-            matches!(self.phase, Phase::Gathering(_)) && self.job_state.round == Round(0);
+            matches!(self.job.phase, Phase::Gathering(_)) && self.job.state.round == Round(0);
         (is_first && !missing.is_zero()).then(|| now + missing)
     }
 
     /// Returns true if the job has one node, and its agent is in the only process that can coordinate. Its silence then
     /// means that the machine is busy: the loss of that process would end this coordinator as well.
     fn is_alone(&self, id: &NodeId) -> bool {
-        let has_one = self.settings.shared.is_some_and(|shared| shared.nodes.max() == 1);
-        has_one && self.grant.is_none() && self.is_host(id)
+        let has_one = self.job.settings.shared.is_some_and(|shared| shared.nodes.max() == 1);
+        has_one && self.job.grant.is_none() && self.is_host(id)
     }
 
     /// Registers a node: welcomes it, unless it was welcomed before, and sends its assignment.
@@ -142,23 +143,23 @@ impl Rendezvous {
         let young_until = self.young_until(now, &registration, leases);
         let id = peer.node.clone();
         let excluded = |roster: &Roster| roster.get(&id).and_then(|node| node.excluded.clone());
-        let before = excluded(&self.roster);
+        let before = excluded(&self.job.roster);
         // A coordinator may have admitted this agent on an earlier stream, and the admission was lost.
-        let may_have_missed = self.roster.get(&id).is_none()
+        let may_have_missed = self.job.roster.get(&id).is_none()
             && peer.stream > FIRST_STREAM
-            && known_round.round.round < self.job_state.round;
+            && known_round.round.round < self.job.state.round;
         let lease = if self.is_alone(&id) { Duration::MAX } else { leases.coordinator };
-        let counts = self.roster.register(now, registration, lease, young_until);
-        let excluded = excluded(&self.roster);
+        let counts = self.job.roster.register(now, registration, lease, young_until);
+        let excluded = excluded(&self.job.roster);
         if excluded != before {
             let reason = excluded.map(|reason| reason.to_string());
             self.event_of(None, &id, EventKind::NodeExcluded { reason });
         }
         self.count_loss_of_host(now, &id);
-        if self.grant.is_none() {
+        if self.job.grant.is_none() {
             self.send(peer.clone(), ToNode::Welcome(self.welcome(leases)));
         }
-        if self.availability != Availability::Available {
+        if self.job.availability != Availability::Available {
             self.send(peer, ToNode::HostLeaving);
         }
         if is_of_this_run {
@@ -169,12 +170,12 @@ impl Rendezvous {
             self.claim(&id, known_round);
         }
         if may_have_missed {
-            let round = RoundId { term: self.job_state.term, round: self.job_state.round };
-            self.roster.distrust_store(&id, round);
+            let round = RoundId { term: self.job.state.term, round: self.job.state.round };
+            self.job.roster.distrust_store(&id, round);
         }
         // An elected coordinator registers a node only after the node's report on this stream.
-        if self.grant.is_some()
-            && let Some(node) = self.roster.get_mut(&id)
+        if self.job.grant.is_some()
+            && let Some(node) = self.job.roster.get_mut(&id)
         {
             node.has_reported = true;
         }
@@ -201,7 +202,7 @@ impl Rendezvous {
             return;
         }
         // The welcome extends the lease of the node's workers, even if a registered node has a new stream.
-        self.roster.extend_lease(now, &peer.node);
+        self.job.roster.extend_lease(now, &peer.node);
         // A process that knows no round has no workers, and does not delay the recovery.
         let may_have_workers = registration.known_round.round.round > Round(0);
         self.welcomed.insert(now + leases.coordinator, registration, may_have_workers);

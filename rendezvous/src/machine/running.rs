@@ -7,7 +7,8 @@ use tracing::info;
 use crate::{
     group::{Group, MemberState},
     ids::NodeId,
-    machine::{Availability, Rendezvous, closing::Failures, state_by_report},
+    job::Availability,
+    machine::{Rendezvous, closing::Failures, state_by_report},
     message::{EvictReason, JobResult, NodeState, RestartReason},
     phase::{PendingVerdict, Phase, Regathering, Running},
     roster::RosterNode,
@@ -24,10 +25,10 @@ impl Rendezvous {
         if self.end_unhealthy(now, id) {
             return;
         }
-        let Phase::Running(Running { group, notice, .. }) = &mut self.phase else {
+        let Phase::Running(Running { group, notice, .. }) = &mut self.job.phase else {
             return;
         };
-        let Some(node) = self.roster.get(id).filter(|_| group.held(id).is_some()) else {
+        let Some(node) = self.job.roster.get(id).filter(|_| group.held(id).is_some()) else {
             return;
         };
         let (round, state) = (node.report.round, node.report.state);
@@ -78,7 +79,7 @@ impl Rendezvous {
 
     /// Notes that the workers of a member run.
     fn note_running(&mut self, now: Instant, id: &NodeId) {
-        if let Phase::Running(Running { group, .. }) = &mut self.phase
+        if let Phase::Running(Running { group, .. }) = &mut self.job.phase
             && group.note_running(id)
         {
             self.record_workers_started(now);
@@ -89,7 +90,7 @@ impl Rendezvous {
     ///
     /// The round does not wait for a member that has succeeded. A leaver counts as having left.
     pub(super) fn on_lost_in_running(&mut self, now: Instant, node: &RosterNode, how: EvictReason) {
-        let Phase::Running(Running { group, .. }) = &mut self.phase else {
+        let Phase::Running(Running { group, .. }) = &mut self.job.phase else {
             return;
         };
         let id = &node.description.node_id;
@@ -111,7 +112,7 @@ impl Rendezvous {
 
     /// Closes a job that has succeeded, or that all nodes have left. Interrupts the round for waiting nodes.
     pub(super) fn step_in_running(&mut self, now: Instant, shared: SharedSettings) -> bool {
-        let Phase::Running(Running { group, .. }) = &self.phase else {
+        let Phase::Running(Running { group, .. }) = &self.job.phase else {
             return false;
         };
         if group.all_succeeded() {
@@ -126,22 +127,22 @@ impl Rendezvous {
             return true;
         }
         self.calm_down(now);
-        let Phase::Running(Running { group, .. }) = &self.phase else {
+        let Phase::Running(Running { group, .. }) = &self.job.phase else {
             return false;
         };
-        let waiting = self.roster.ready().len();
+        let waiting = self.job.roster.ready().len();
         let has_room = self.would_be_better(group);
-        let Phase::Running(running) = &mut self.phase else {
+        let Phase::Running(running) = &mut self.job.phase else {
             return false;
         };
         running.waiting_since = if has_room { running.waiting_since.or(Some(now)) } else { None };
-        let Phase::Running(running) = &self.phase else {
+        let Phase::Running(running) = &self.job.phase else {
             return false;
         };
         if self.voluntary_at(running, shared).is_none_or(|at| now < at) {
             return false;
         }
-        if !shared.notice.is_zero() && self.job_state.training.saved_step.is_some() {
+        if !shared.notice.is_zero() && self.job.state.training.saved_step.is_some() {
             self.give_notice_for_members(now, shared);
             return true;
         }
@@ -173,10 +174,10 @@ impl Rendezvous {
         running: &Running,
         shared: SharedSettings,
     ) -> Option<Instant> {
-        let may = self.availability == Availability::Available
+        let may = self.job.availability == Availability::Available
             && !running.group.any_succeeded()
             && running.group.leavers().is_empty()
-            && self.roster.noticed().is_empty()
+            && self.job.roster.noticed().is_empty()
             && !self.is_saving();
         let waiting_since = running.waiting_since.filter(|_| may)?;
         Some(self.spacing.earliest(waiting_since, shared.timeouts.join_settle))
@@ -185,8 +186,8 @@ impl Rendezvous {
     /// Returns true if a round with the ready nodes, and `further` more, would be larger.
     pub(super) fn has_room(&self, group: &Group, further: usize) -> bool {
         let size = group.size as usize;
-        let all = size + self.roster.ready().len() + further;
-        self.settings.shared.is_some_and(|shared| shared.nodes.fit(all) > size)
+        let all = size + self.job.roster.ready().len() + further;
+        self.job.settings.shared.is_some_and(|shared| shared.nodes.fit(all) > size)
     }
 
     /// Returns true if a round with the ready nodes would be larger, or one without excluded members.
@@ -205,7 +206,7 @@ impl Rendezvous {
         self.record_abandoned_phase(now);
         self.end_stall(now, None);
         self.forgive_charges(now);
-        if let Some(group) = self.phase.take_group() {
+        if let Some(group) = self.job.phase.take_group() {
             info!(
                 round = %group.round, nodes = group.size, reason = reason.kind(),
                 "round ended"
@@ -226,7 +227,9 @@ impl Rendezvous {
             .filter(|id| group.held(id).is_some())
             .collect();
         for id in &held {
-            if let Some(state) = self.roster.get(id).and_then(|node| state_by_report(group, node)) {
+            if let Some(state) =
+                self.job.roster.get(id).and_then(|node| state_by_report(group, node))
+            {
                 group.set_state(id, state);
             }
         }

@@ -24,7 +24,8 @@ use crate::{
     event::{EventKind, FreeReason},
     group::Group,
     ids::NodeId,
-    machine::{Availability, Rendezvous},
+    job::Availability,
+    machine::Rendezvous,
     message::{HealthClass, NodeState, RestartReason},
     phase::Phase,
     roster::{RosterNode, Unfit, with_short_names},
@@ -47,14 +48,14 @@ impl Rendezvous {
         }
         let was_awaited = self.excluded_awaited_until.take().is_some();
         let hosts = hosts.map(with_short_names);
-        let Some(hosts) = hosts.filter(|hosts| self.roster.excluded() != hosts) else {
+        let Some(hosts) = hosts.filter(|hosts| self.job.roster.excluded() != hosts) else {
             if was_awaited {
                 self.advance(now);
             }
             return;
         };
-        for id in self.roster.exclude(hosts) {
-            let reason = self.roster.get(&id).and_then(|node| node.excluded.clone());
+        for id in self.job.roster.exclude(hosts) {
+            let reason = self.job.roster.get(&id).and_then(|node| node.excluded.clone());
             match &reason {
                 Some(reason) => warn!(node = %id, %reason, "host excluded"),
                 None => info!(node = %id, "host is no longer excluded"),
@@ -69,35 +70,35 @@ impl Rendezvous {
 
     /// Decides for all ready nodes with a reason which of them get no place in the next round.
     pub(super) fn set_aside(&mut self, now: Instant, shared: SharedSettings) {
-        if self.roster.unfit().is_empty() {
+        if self.job.roster.unfit().is_empty() {
             return;
         }
-        let aside = match &self.phase {
+        let aside = match &self.job.phase {
             // No round is interrupted for them.
-            Phase::Running(_) => self.roster.unfit().clone(),
+            Phase::Running(_) => self.job.roster.unfit().clone(),
             Phase::Gathering(_) => self.to_set_aside(now, shared),
             // Other nodes follow.
             Phase::Regathering(regathering) if !regathering.group.pending().is_empty() => return,
             Phase::Regathering(_) => self.to_set_aside(now, shared),
             Phase::Recovering(_) | Phase::Closed(_) => return,
         };
-        for id in self.roster.unfit().clone() {
+        for id in self.job.roster.unfit().clone() {
             let is_aside = aside.contains(&id);
-            let Some(node) = self.roster.get_mut(&id).filter(|node| node.is_aside != is_aside)
+            let Some(node) = self.job.roster.get_mut(&id).filter(|node| node.is_aside != is_aside)
             else {
                 continue;
             };
             node.is_aside = is_aside;
             self.index_readiness(&id);
-            self.has_news = true;
+            self.job.has_news = true;
         }
     }
 
     fn to_set_aside(&self, now: Instant, shared: SharedSettings) -> BTreeSet<NodeId> {
-        let node = |id: &NodeId| self.roster.get(id);
-        let unfit = self.roster.unfit();
+        let node = |id: &NodeId| self.job.roster.get(id);
+        let unfit = self.job.roster.unfit();
         let placed = unfit.iter().filter(|id| node(id).is_some_and(|node| !node.is_aside));
-        let fit = self.roster.ready().len() - placed.count();
+        let fit = self.job.roster.ready().len() - placed.count();
         let mut nodes: Vec<(&NodeId, Unfit, bool)> = unfit
             .iter()
             .filter_map(|id| Some((id, node(id)?.unfit()?)))
@@ -122,7 +123,7 @@ impl Rendezvous {
             }
         }
         let candidates = fit + nodes.len() - aside.len();
-        let quarantined = self.roster.quarantined().recallable().len();
+        let quarantined = self.job.roster.quarantined().recallable().len();
         let missing = (shared.nodes.min() as usize).saturating_sub(candidates + quarantined);
         let mut helpful: Vec<_> = nodes
             .iter()
@@ -143,8 +144,8 @@ impl Rendezvous {
     /// Records which nodes with a reason get a place in the round that begins, and which do not.
     pub(super) fn record_aside(&mut self, now: Instant, placed: &[NodeId]) {
         let placed: BTreeSet<&NodeId> = placed.iter().collect();
-        for id in self.roster.unfit().clone() {
-            let Some(node) = self.roster.get(&id) else { continue };
+        for id in self.job.roster.unfit().clone() {
+            let Some(node) = self.job.roster.get(&id) else { continue };
             let (Some(unfit), is_aside) = (node.unfit(), node.is_aside) else { continue };
             if is_aside {
                 self.valve.note(now, &id, &unfit.kind);
@@ -159,7 +160,7 @@ impl Rendezvous {
 
     /// Logs and records once whether an unhealthy node gets a place.
     fn show_unhealthy(&mut self, id: &NodeId, is_set_aside: bool) {
-        let Some(node) = self.roster.get_mut(id) else { return };
+        let Some(node) = self.job.roster.get_mut(id) else { return };
         let Some(unhealthy) = node.report.unhealthy.clone() else { return };
         let shown = Some((unhealthy.class, unhealthy.kind, is_set_aside));
         if node.shown_unhealthy == shown {
@@ -177,7 +178,7 @@ impl Rendezvous {
 
     /// Records that a node is healthy again.
     pub(super) fn note_health(&mut self, id: &NodeId) {
-        if let Some(node) = self.roster.get_mut(id)
+        if let Some(node) = self.job.roster.get_mut(id)
             && node.report.unhealthy.is_none()
             && node.shown_unhealthy.take().is_some()
         {
@@ -189,8 +190,8 @@ impl Rendezvous {
     /// Ends the round if a check that began before it finds that a member's machine must be replaced, and the job can go on
     /// without it. Returns true then.
     pub(super) fn end_unhealthy(&mut self, now: Instant, id: &NodeId) -> bool {
-        let Phase::Running(running) = &self.phase else { return false };
-        let Some(node) = self.roster.get(id) else { return false };
+        let Phase::Running(running) = &self.job.phase else { return false };
+        let Some(node) = self.job.roster.get(id) else { return false };
         let runs = matches!(node.report.state, NodeState::Running)
             && node.report.failure.is_none()
             && node.report.round == running.group.round;
@@ -202,7 +203,7 @@ impl Rendezvous {
         let may = running.group.held(id).is_some()
             && !running.group.any_succeeded()
             && !self.is_saving()
-            && self.availability == Availability::Available;
+            && self.job.availability == Availability::Available;
         if unhealthy.class < HealthClass::Replace || !is_new || !may {
             return false;
         }
@@ -214,10 +215,10 @@ impl Rendezvous {
     /// Judges the failure of a worker whose machine needs a reset or a replacement: if the job can go on without it, the
     /// failure is not charged. Returns true then.
     pub(super) fn set_aside_after_failure(&mut self, now: Instant, id: &NodeId) -> bool {
-        let unhealthy = self.roster.get(id).and_then(|node| node.report.unhealthy.as_deref());
+        let unhealthy = self.job.roster.get(id).and_then(|node| node.report.unhealthy.as_deref());
         let is_free = unhealthy.is_some_and(|unhealthy| can_run(unhealthy.class));
         let Some(reason) = self.bad_machine(now, id).filter(|_| is_free) else { return false };
-        let Phase::Regathering(regathering) = &mut self.phase else { return false };
+        let Phase::Regathering(regathering) = &mut self.job.phase else { return false };
         info!(round = %regathering.group.round, node = %id, "failure not charged: the machine is unhealthy");
         regathering.reason = reason;
         regathering.loss = Some(now);
@@ -228,7 +229,7 @@ impl Rendezvous {
     /// Returns the reason for a round without this node; `None` if its machine is healthy, or the job cannot go on
     /// without it.
     fn bad_machine(&self, now: Instant, id: &NodeId) -> Option<RestartReason> {
-        let node = self.roster.get(id)?;
+        let node = self.job.roster.get(id)?;
         let unhealthy = node.report.unhealthy.as_deref()?;
         self.can_set_aside(now, id).then(|| RestartReason::BadMachine {
             host_name: node.description.host_name.clone(),
@@ -238,18 +239,18 @@ impl Rendezvous {
 
     /// Returns true if the next round can begin without this member, which is unhealthy or excluded.
     fn can_set_aside(&self, now: Instant, id: &NodeId) -> bool {
-        let unfit = self.roster.get(id).and_then(RosterNode::unfit);
-        let (Some(shared), Some(unfit)) = (self.settings.shared, unfit) else { return false };
+        let unfit = self.job.roster.get(id).and_then(RosterNode::unfit);
+        let (Some(shared), Some(unfit)) = (self.job.settings.shared, unfit) else { return false };
         let others = self.fit_without(id);
         if others == 0 || others < shared.nodes.min() as usize {
             return false;
         }
         // Some may be set aside for longer than they are counted.
         let is_of_kind = |other: &&NodeId| {
-            let node = self.roster.get(other).filter(|node| node.is_aside);
+            let node = self.job.roster.get(other).filter(|node| node.is_aside);
             node.and_then(RosterNode::unfit).is_some_and(|other| other.kind == unfit.kind)
         };
-        let aside = self.roster.unfit().iter().filter(|other| *other != id).filter(is_of_kind);
+        let aside = self.job.roster.unfit().iter().filter(|other| *other != id).filter(is_of_kind);
         let aside = aside.filter(|other| !self.valve.has(now, other, &unfit.kind)).count();
         let counted = self.valve.count(now, &unfit.kind);
         let counted = counted - usize::from(self.valve.has(now, id, &unfit.kind));
@@ -258,16 +259,16 @@ impl Rendezvous {
 
     /// Returns the number of other nodes that can take part in the next round, and are neither unhealthy nor excluded.
     pub(super) fn fit_without(&self, id: &NodeId) -> usize {
-        let Some(group) = self.phase.group() else { return 0 };
+        let Some(group) = self.job.phase.group() else { return 0 };
         let is_fit = |id: &NodeId| {
-            self.roster.get(id).is_some_and(|node| {
+            self.job.roster.get(id).is_some_and(|node| {
                 node.tally.quarantined_until().is_none() && node.unfit().is_none()
             })
         };
         let members = group
             .members()
             .filter(|(other, member)| *other != id && member.state.stays() && is_fit(other));
-        let others = self.roster.ready().iter();
+        let others = self.job.roster.ready().iter();
         let others = others.filter(|other| group.held(other).is_none() && is_fit(other));
         members.count() + others.count()
     }
@@ -275,21 +276,23 @@ impl Rendezvous {
     /// Returns true if a member of the running round is excluded, all ranks can save before it is replaced, and a ready node
     /// can take its place.
     pub(super) fn can_replace_excluded(&self, group: &Group) -> bool {
-        let Some(shared) = self.settings.shared.filter(|shared| !shared.notice.is_zero()) else {
+        let Some(shared) = self.job.settings.shared.filter(|shared| !shared.notice.is_zero())
+        else {
             return false;
         };
-        let is_possible = self.job_state.training.saved_step.is_some()
-            && !self.roster.ready().is_empty()
-            && !self.roster.excluded_nodes().is_empty();
+        let is_possible = self.job.state.training.saved_step.is_some()
+            && !self.job.roster.ready().is_empty()
+            && !self.job.roster.excluded_nodes().is_empty();
         let is_member = |id: &&NodeId| {
-            let node = self.roster.get(id).filter(|node| node.report.unhealthy.is_none());
+            let node = self.job.roster.get(id).filter(|node| node.report.unhealthy.is_none());
             node.is_some() && group.held(id).is_some()
         };
-        let member = self.roster.excluded_nodes().iter().find(is_member).filter(|_| is_possible);
+        let member =
+            self.job.roster.excluded_nodes().iter().find(is_member).filter(|_| is_possible);
         // All of them have the same kind of reason, so one is enough to decide.
         member.is_some_and(|id| {
             shared.nodes.fit(self.fit_without(id)) >= group.size as usize
-                && self.can_set_aside(self.clock, id)
+                && self.can_set_aside(self.job.clock, id)
         })
     }
 }

@@ -25,10 +25,10 @@ use crate::{
 impl Rendezvous {
     /// Begins a stall if one is due.
     pub(super) fn follow_stall(&mut self, now: Instant) {
-        let Phase::Running(running) = &self.phase else { return };
+        let Phase::Running(running) = &self.job.phase else { return };
         let is_excused = self.may_pause(running);
         self.journal.account.excuse(now, is_excused);
-        if let Phase::Running(Running { stall: Some(stall), .. }) = &mut self.phase {
+        if let Phase::Running(Running { stall: Some(stall), .. }) = &mut self.job.phase {
             stall.excuse(now, is_excused);
         }
         if self.stall_deadline().is_some_and(|due| due <= now) {
@@ -51,7 +51,7 @@ impl Rendezvous {
 
     /// Returns the time at which the next stall begins if there is no further sign of progress.
     pub(super) fn stall_deadline(&self) -> Option<Instant> {
-        let Phase::Running(running) = &self.phase else { return None };
+        let Phase::Running(running) = &self.job.phase else { return None };
         if running.stall.is_some() { None } else { self.journal.account.stalls_at() }
     }
 
@@ -61,7 +61,7 @@ impl Rendezvous {
         let time = account.quiet_for(now);
         debug!(?step, ?time, "the workers are stalled");
         let event = self.event_of_round(EventKind::StallBegan { step, after_ms: millis(time) });
-        let Phase::Running(running) = &mut self.phase else { return };
+        let Phase::Running(running) = &mut self.job.phase else { return };
         let since = now.checked_sub(time).unwrap_or(now);
         running.stall = Some(Box::new(StalledRound::new(since, step, limit, event)));
         self.begin_look(now);
@@ -70,7 +70,7 @@ impl Rendezvous {
     /// Ends the stall of the round. `step` is the new step, if there is one.
     pub(super) fn end_stall(&mut self, now: Instant, step: Option<u64>) {
         self.record_explanation();
-        let Phase::Running(running) = &mut self.phase else { return };
+        let Phase::Running(running) = &mut self.job.phase else { return };
         // A look stops each worker for a moment.
         running.look.take_if(|look| !look.is_wanted());
         let Some(stall) = running.stall.take() else { return };
@@ -82,7 +82,7 @@ impl Rendezvous {
 
     /// Returns the stall of the running round, for people.
     pub(super) fn stall(&self, now: Instant) -> Option<Stall> {
-        let Phase::Running(running) = &self.phase else { return None };
+        let Phase::Running(running) = &self.job.phase else { return None };
         Some(running.stall.as_ref()?.shown(now))
     }
 }

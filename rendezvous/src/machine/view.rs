@@ -15,8 +15,9 @@ use crate::{
     heir::Successor,
     ids::{GlobalRank, JobUid, NodeId, Round, RoundId, RunId},
     incomplete::Incomplete,
+    job::Availability,
     limits::{SUCCESSORS_MAX, after, millis},
-    machine::{Availability, Rendezvous},
+    machine::Rendezvous,
     message::{EvictReason, NodeDescription, NodeState, WaitReason},
     phase::{Gathering, Phase, Recovering, RecoveryStage, Regathering, Running},
     roster::RosterNode,
@@ -41,31 +42,32 @@ const FAILED_LATELY: &str =
 impl Rendezvous {
     /// Returns true if the node has registered, and has neither been lost nor dismissed since.
     pub fn knows(&self, node: &NodeId) -> bool {
-        self.roster.get(node).is_some()
+        self.job.roster.get(node).is_some()
     }
 
     /// Returns the description of a node that has registered, and has neither been lost nor dismissed since.
     pub fn description(&self, node: &NodeId) -> Option<&NodeDescription> {
-        self.roster.get(node).map(|node| &*node.description)
+        self.job.roster.get(node).map(|node| &*node.description)
     }
 
     /// Returns the name of the job.
     pub fn run_id(&self) -> &RunId {
-        &self.settings.run_id
+        &self.job.settings.run_id
     }
 
     /// Returns the members with the lowest ranks of the newest round, except the node in the coordinator's
     /// own process. They succeed this coordinator if it is lost. Empty before the first round of this term.
     pub fn successors(&self) -> Vec<Successor> {
-        let Some(group) = self.phase.group() else { return Vec::new() };
-        let host = self.settings.host.as_ref();
+        let Some(group) = self.job.phase.group() else { return Vec::new() };
+        let host = self.job.settings.host.as_ref();
         let mut members: Vec<_> = group
             .members()
             .filter(|(id, member)| Some(*id) != host && member.state.stays())
             .collect();
         members.sort_by_key(|(_, member)| member.rank);
         let described = |(id, _): (&NodeId, GroupMember)| {
-            let NodeDescription { address, agent_port, .. } = &*self.roster.get(id)?.description;
+            let NodeDescription { address, agent_port, .. } =
+                &*self.job.roster.get(id)?.description;
             let address = match address.parse::<IpAddr>() {
                 Ok(IpAddr::V6(ip)) => format!("[{ip}]"),
                 Ok(IpAddr::V4(_)) | Err(_) => address.clone(),
@@ -77,7 +79,7 @@ impl Rendezvous {
 
     /// Returns the uid of this coordinator's run.
     pub fn job_uid(&self) -> &JobUid {
-        &self.job_state.job_uid
+        &self.job.state.job_uid
     }
 
     /// Returns the leases of this job, which are constant for its life.
@@ -85,17 +87,17 @@ impl Rendezvous {
     /// Until the shared settings are known, these are the leases of a small job. No node has been granted a
     /// lease before that, because none has registered.
     pub fn leases(&self) -> Leases {
-        let given = self.settings.leases;
-        self.settings.shared.map_or(given, |shared| given.for_nodes(shared.nodes))
+        let given = self.job.settings.leases;
+        self.job.settings.shared.map_or(given, |shared| given.for_nodes(shared.nodes))
     }
 
     /// Returns the newest round.
     pub fn newest_round(&self) -> RoundId {
-        match &self.phase {
+        match &self.job.phase {
             Phase::Recovering(recovering) => recovering.round,
             Phase::Running(_) | Phase::Regathering(_) | Phase::Gathering(_) | Phase::Closed(_) => {
-                self.phase.group().map_or(
-                    RoundId { term: self.job_state.term, round: self.job_state.round },
+                self.job.phase.group().map_or(
+                    RoundId { term: self.job.state.term, round: self.job.state.round },
                     |group| group.round,
                 )
             }
@@ -110,7 +112,7 @@ impl Rendezvous {
     /// Returns the visible state of the job at `now`, as a value that shares the texts of the nodes with this
     /// machine.
     pub fn shared_snapshot(&self, now: Instant) -> SharedSnapshot {
-        let mut nodes = Vec::with_capacity(self.roster.len());
+        let mut nodes = Vec::with_capacity(self.job.roster.len());
         self.visit_nodes(now, |view| nodes.push(view.shared(now)));
         SharedSnapshot { job: self.snapshot_without_nodes(now), nodes }
     }
@@ -120,7 +122,7 @@ impl Rendezvous {
         JobCounts {
             job: self.snapshot_without_nodes(now),
             nodes: self.counted.get_or_init(|| self.count_nodes(now)).clone(),
-            longest_silence: self.roster.longest_silence(now),
+            longest_silence: self.job.roster.longest_silence(now),
         }
     }
 
@@ -139,12 +141,12 @@ impl Rendezvous {
             | RestartCause::Notice
             | RestartCause::MemoryUnusable => false,
         };
-        let sums = RestartCause::ALL.into_iter().zip(self.job_state.restarts);
+        let sums = RestartCause::ALL.into_iter().zip(self.job.state.restarts);
         let failures = sums.filter(|(cause, _)| is_failure(cause)).map(|(_, sum)| sum.count);
         FailureRate {
             failures: failures.fold(0, u32::saturating_add),
             running: self.time_with_workers(),
-            nodes: self.job_state.round_size,
+            nodes: self.job.state.round_size,
         }
     }
 
@@ -157,13 +159,13 @@ impl Rendezvous {
     }
 
     fn snapshot_without_nodes(&self, now: Instant) -> Snapshot {
-        let shared = self.settings.shared;
-        let table = self.phase.group().and_then(|group| group.table.as_ref());
+        let shared = self.job.settings.shared;
+        let table = self.job.phase.group().and_then(|group| group.table.as_ref());
         Snapshot {
-            run_id: self.settings.run_id.clone(),
-            job_uid: self.job_state.job_uid.clone(),
-            term: self.job_state.term,
-            round: self.job_state.round,
+            run_id: self.job.settings.run_id.clone(),
+            job_uid: self.job.state.job_uid.clone(),
+            term: self.job.state.term,
+            round: self.job.state.round,
             phase: self.phase_name(),
             min_nodes: shared.map_or(0, |shared| shared.nodes.min()),
             phase_ms: millis(self.phase_age(now)),
@@ -171,8 +173,8 @@ impl Rendezvous {
             last_restart: self.last_restart(),
             restarts: self.restarts_by_cause(),
             max_nodes: shared.map_or(0, |shared| shared.nodes.max()),
-            restarts_used: self.job_state.restarts_used,
-            restarts_forgiven: self.job_state.training.restarts_forgiven,
+            restarts_used: self.job.state.restarts_used,
+            restarts_forgiven: self.job.state.training.restarts_forgiven,
             max_restarts: shared.map_or(0, |shared| shared.max_restarts),
             world_size: table.map_or(0, |table| table.world_size()),
             nodes: Vec::new(),
@@ -182,15 +184,16 @@ impl Rendezvous {
             progress: self.progress(now),
             saving: self.saving(now),
             checkpoints: self.checkpoints.times(self.failure_rate()),
-            saved_step: self.job_state.training.saved_step,
+            saved_step: self.job.state.training.saved_step,
             stall: self.stall(now),
             look: self.shown_look(now),
             memory: self.memory_status(now),
             refused_clients: self
+                .job
                 .phase
                 .group()
                 .map_or_else(Vec::new, |group| group.refused_clients().to_vec()),
-            outcome: match &self.phase {
+            outcome: match &self.job.phase {
                 Phase::Closed(closed) => Some(closed.outcome.clone()),
                 Phase::Recovering(_)
                 | Phase::Gathering(_)
@@ -206,10 +209,12 @@ impl Rendezvous {
     /// Returns the reason why the next round is not complete yet; `None` while a round runs undisturbed, or
     /// when the job is over.
     pub fn incomplete(&self, now: Instant) -> Option<Incomplete> {
-        if self.availability != Availability::Available && !matches!(self.phase, Phase::Closed(_)) {
+        if self.job.availability != Availability::Available
+            && !matches!(self.job.phase, Phase::Closed(_))
+        {
             return Some(Incomplete::HostLeaving);
         }
-        let Some(shared) = self.settings.shared else {
+        let Some(shared) = self.job.settings.shared else {
             let lost = Vec::new();
             return Some(Incomplete::TooFewNodes {
                 ready: 0,
@@ -219,7 +224,7 @@ impl Rendezvous {
                 lost,
             });
         };
-        match &self.phase {
+        match &self.job.phase {
             Phase::Recovering(recovering) => Some(self.why_recovering(now, recovering, shared)),
             Phase::Gathering(gathering) => Some(self.why_gathering(now, gathering, shared)),
             Phase::Running(running) => self.why_running(now, running, shared),
@@ -253,11 +258,11 @@ impl Rendezvous {
     /// well.
     fn listens_until(&self, shared: SharedSettings) -> Option<Instant> {
         let missing = (shared.nodes.min() as usize).saturating_sub(self.candidates(shared));
-        let young = self.roster.young();
+        let young = self.job.roster.young();
         // Usually few or none are more than the job needs, so this counts from the end.
         let surplus = young.len().checked_sub(missing);
         let grown_up = surplus.and_then(|surplus| young.iter().nth_back(surplus));
-        let begins_at = self.settings.begins_at.filter(|_| self.job_state.round == Round(0));
+        let begins_at = self.job.settings.begins_at.filter(|_| self.job.state.round == Round(0));
         grown_up.map(|(at, _)| *at).max(begins_at)
     }
 
@@ -267,11 +272,11 @@ impl Rendezvous {
         gathering: &Gathering,
         shared: SharedSettings,
     ) -> Incomplete {
-        let is_first = self.job_state.round == Round(0);
-        if is_first && !self.other_jobs.is_empty() {
-            return Incomplete::OtherJob { jobs: self.other_jobs.clone() };
+        let is_first = self.job.state.round == Round(0);
+        if is_first && !self.job.other_jobs.is_empty() {
+            return Incomplete::OtherJob { jobs: self.job.other_jobs.clone() };
         }
-        let ready = count(self.candidates(shared) + self.roster.young().len());
+        let ready = count(self.candidates(shared) + self.job.roster.young().len());
         if let Some(listening) = self.listens_until(shared).filter(|until| {
             let last_call = gathering.last_call_until.unwrap_or(*until);
             ready >= shared.nodes.min() && now < *until && last_call <= *until
@@ -300,7 +305,7 @@ impl Rendezvous {
         shared: SharedSettings,
     ) -> Option<Incomplete> {
         let at = self.voluntary_at(running, shared)?;
-        let waiting = count(self.roster.ready().len());
+        let waiting = count(self.job.roster.ready().len());
         Some(Incomplete::Settling { waiting, left: at.saturating_duration_since(now) })
     }
 
@@ -343,14 +348,14 @@ impl Rendezvous {
 
     /// Returns the number of ready nodes that get no place, because they are unhealthy or excluded.
     fn kept_out(&self) -> u32 {
-        let nodes = self.roster.unfit().iter().filter_map(|id| self.roster.get(id));
+        let nodes = self.job.roster.unfit().iter().filter_map(|id| self.job.roster.get(id));
         count(nodes.filter(|node| node.is_aside).count())
     }
 
     fn host_names(&self, nodes: &BTreeSet<NodeId>) -> (Vec<String>, u32) {
         let hosts: Vec<String> = nodes
             .iter()
-            .filter_map(|id| self.roster.get(id))
+            .filter_map(|id| self.job.roster.get(id))
             .map(|node| node.description.host_name.clone())
             .take(HOSTS_SHOWN)
             .collect();
@@ -359,7 +364,7 @@ impl Rendezvous {
     }
 
     pub(super) fn phase_name(&self) -> PhaseName {
-        match &self.phase {
+        match &self.job.phase {
             Phase::Recovering(_) => PhaseName::Recovering,
             Phase::Gathering(_) => PhaseName::Gathering,
             Phase::Running(_) => PhaseName::Running,
@@ -375,7 +380,7 @@ impl Rendezvous {
     ///
     /// Members, nodes and steps are all ordered by id, so one pass suffices, without a search for each node.
     fn visit_nodes<'a>(&'a self, now: Instant, mut visit: impl FnMut(NodeView<'a>)) {
-        let group = self.phase.group();
+        let group = self.job.phase.group();
         // Without a table, an earlier coordinator has completed the round. Its members are then listed with
         // the others.
         let table = group.and_then(|group| group.table.as_ref());
@@ -383,7 +388,7 @@ impl Rendezvous {
         let ranks_of = |member: GroupMember| member_ranks.get(usize::try_from(member.rank.0).ok()?);
         let mut members = InOrder::new(group.into_iter().flat_map(Group::members));
         let mut ages = InOrder::new(self.progress_ages(now));
-        for (id, node) in self.roster.iter() {
+        for (id, node) in self.job.roster.iter() {
             let member = members.find(id, |gone, member| {
                 let age = ages.find(gone, |_, _| {});
                 ranks_of(member)
@@ -412,7 +417,7 @@ impl Rendezvous {
         node: &RosterNode,
         member: Option<GroupMember>,
     ) -> (NodeStateName, Option<&'static str>) {
-        if let (Some(member), Some(group)) = (member, self.phase.group()) {
+        if let (Some(member), Some(group)) = (member, self.job.phase.group()) {
             return (member_state(group, member, node), None);
         }
         match node.report.state {
@@ -433,7 +438,7 @@ impl Rendezvous {
                 WaitReason::Unhealthy => (NodeStateName::Unhealthy, None),
                 WaitReason::Excluded => (NodeStateName::Excluded, None),
                 WaitReason::Spare => {
-                    let is_suspected = node.tally.suspicions(self.clock) > 0;
+                    let is_suspected = node.tally.suspicions(self.job.clock) > 0;
                     (NodeStateName::Spare, is_suspected.then_some(FAILED_LATELY))
                 }
                 WaitReason::Quarantined => {

@@ -39,14 +39,14 @@ impl Rendezvous {
     /// could be in the next one. Before them come those at the hosts of voters, because they may have returned
     /// without their state. A node that is not alone at its host does not.
     pub fn members(&self) -> MembersReport {
-        let group = self.phase.group();
+        let group = self.job.phase.group();
         let mut members: Vec<_> = group.into_iter().flat_map(|group| group.members()).collect();
         members.sort_by_key(|(_, member)| member.rank);
         let is_member = |node: &RosterNode| {
             group.is_some_and(|group| group.member(&node.description.node_id).is_some())
         };
-        let others = self.roster.iter().map(|(_, node)| node).filter(|node| !is_member(node));
-        let nodes = members.iter().filter_map(|(id, _)| self.roster.get(id)).chain(others);
+        let others = self.job.roster.iter().map(|(_, node)| node).filter(|node| !is_member(node));
+        let nodes = members.iter().filter_map(|(id, _)| self.job.roster.get(id)).chain(others);
         let stays = |node: &&RosterNode| node.attached && !node.is_leaving();
         let mut voters: Vec<Member> =
             nodes.filter(stays).filter_map(|node| node.description.voter.clone()).collect();
@@ -54,49 +54,49 @@ impl Rendezvous {
         for voter in &voters {
             *at_hosts.entry(voter.address.host()).or_default() += 1;
         }
-        let listed = self.settings.voters.iter().map(VoterAddress::host);
+        let listed = self.job.settings.voters.iter().map(VoterAddress::host);
         let returned: BTreeSet<String> =
             listed.filter(|host| at_hosts.get(host) == Some(&1)).map(str::to_owned).collect();
         voters.sort_by_key(|voter| !returned.contains(voter.address.host()));
         voters.truncate(MEMBERS_REPORTED_MAX);
-        let wanted = self.settings.voter_count.at_most(voters.len()).number();
-        let min = self.settings.shared.map_or(1, |shared| shared.nodes.min() as usize);
-        let has_nodes = matches!(self.phase, Phase::Running(_)) || self.roster.len() >= min;
+        let wanted = self.job.settings.voter_count.at_most(voters.len()).number();
+        let min = self.job.settings.shared.map_or(1, |shared| shared.nodes.min() as usize);
+        let has_nodes = matches!(self.job.phase, Phase::Running(_)) || self.job.roster.len() >= min;
         MembersReport { members: voters, wanted, has_nodes }
     }
 
     /// Records the voters of the job, and informs all nodes.
     pub fn handle_voters(&mut self, voters: Vec<VoterAddress>) {
-        if self.settings.voters == voters {
+        if self.job.settings.voters == voters {
             return;
         }
         let voters_listed = voters.iter().map(ToString::to_string).collect();
         self.event(None, None, EventKind::VotersChanged { voters: voters_listed });
-        self.settings.voters = voters;
-        let peers: Vec<_> = self.roster.iter().map(|(_, node)| node.peer()).collect();
+        self.job.settings.voters = voters;
+        let peers: Vec<_> = self.job.roster.iter().map(|(_, node)| node.peer()).collect();
         for peer in peers {
-            self.send(peer, ToNode::Voters(self.settings.voters.clone()));
+            self.send(peer, ToNode::Voters(self.job.settings.voters.clone()));
         }
     }
 
     /// Records the other jobs of this name that may run, as text for people. While there are any, no first
     /// round is completed.
     pub fn handle_other_jobs(&mut self, now: Instant, jobs: Vec<String>) {
-        if self.other_jobs == jobs || !self.begin(now) {
+        if self.job.other_jobs == jobs || !self.begin(now) {
             return;
         }
-        for job in jobs.iter().filter(|job| !self.other_jobs.contains(job)) {
-            if self.job_state.round == Round(0) {
+        for job in jobs.iter().filter(|job| !self.job.other_jobs.contains(job)) {
+            if self.job.state.round == Round(0) {
                 warn!("{job}; no round begins meanwhile");
             }
         }
-        self.other_jobs = jobs;
+        self.job.other_jobs = jobs;
         self.advance(now);
     }
 
     /// Closes this job, because an elder job of this name is led at `endpoint`.
     pub fn handle_elder_job(&mut self, now: Instant, endpoint: String, born_ms: u64) {
-        if !self.begin(now) || matches!(self.phase, Phase::Closed(_)) {
+        if !self.begin(now) || matches!(self.job.phase, Phase::Closed(_)) {
             return;
         }
         let born_ms = Some(born_ms);
@@ -139,13 +139,13 @@ impl Rendezvous {
         let knows_round =
             registration.known_round.round.max(registration.report.round).round > Round(0);
         let is_other =
-            registration.job_uid.as_ref().is_some_and(|uid| *uid != self.job_state.job_uid);
-        let has_none = self.job_state.round == Round(0) && self.job_state.closed.is_none();
+            registration.job_uid.as_ref().is_some_and(|uid| *uid != self.job.state.job_uid);
+        let has_none = self.job.state.round == Round(0) && self.job.state.closed.is_none();
         self.has_voters() && is_other && knows_round && has_none
     }
 
     /// Returns true if voters have elected this coordinator.
     pub(super) fn has_voters(&self) -> bool {
-        self.grant.is_some() && !self.settings.voters.is_empty()
+        self.job.grant.is_some() && !self.job.settings.voters.is_empty()
     }
 }

@@ -1,0 +1,59 @@
+//! What is true about the job: its nodes, its phase, and what the next coordinator goes on from. Features read it, and only the machine
+//! changes it.
+
+use std::time::Instant;
+
+use crate::{
+    grant::Grant,
+    ids::JobUid,
+    phase::Phase,
+    roster::Roster,
+    settings::{JobState, Settings},
+};
+
+/// The job, as the coordinator knows it.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) settings: Settings,
+    /// What the next coordinator goes on from.
+    pub(crate) state: JobState,
+    /// Why this process may coordinate, and until when. `None` if it has no end.
+    pub(crate) grant: Option<Grant>,
+    pub(crate) availability: Availability,
+    pub(crate) phase: Phase,
+    pub(crate) roster: Roster,
+    /// True if the assignments of nodes may have changed.
+    pub(crate) has_news: bool,
+    pub(crate) clock: Instant,
+    /// The time up to which the deadlines of the phase were applied. It may be before `clock`, because a message that is handled at once, such as a
+    /// keep-alive, moves the clock and applies no deadline.
+    pub(crate) advanced: Instant,
+    /// The job uid that nodes received before this coordinator adopted another run.
+    pub(crate) given_before: Option<JobUid>,
+    /// True if the host was lost with the previous coordinator shortly after a start, and this loss
+    /// is not counted yet.
+    pub(crate) has_lost_host: bool,
+    /// Other jobs of this name that may run, as text for people. While there are any, no first
+    /// round is completed.
+    pub(crate) other_jobs: Vec<String>,
+}
+
+/// The availability of this coordinator for another round.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Availability {
+    /// The coordinator stays.
+    Available,
+    /// The node in the coordinator's process is leaving. The coordinator ends with that node.
+    HostLeaving,
+    /// The coordinator's process is shutting down. The coordinator ends when the workers have
+    /// stopped.
+    ShuttingDown,
+    /// The coordinator has returned [`Effect::Finish`], [`Effect::Resign`], [`Effect::HandOver`] or
+    /// [`Effect::Forget`], and ignores all input.
+    ///
+    /// [`Effect::Finish`]: crate::effect::Effect::Finish
+    /// [`Effect::Resign`]: crate::effect::Effect::Resign
+    /// [`Effect::HandOver`]: crate::effect::Effect::HandOver
+    /// [`Effect::Forget`]: crate::effect::Effect::Forget
+    Ended,
+}
