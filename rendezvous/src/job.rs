@@ -4,8 +4,9 @@
 use std::time::Instant;
 
 use crate::{
+    event::EventNode,
     grant::Grant,
-    ids::JobUid,
+    ids::{JobUid, NodeId},
     phase::Phase,
     roster::Roster,
     settings::{JobState, Settings},
@@ -36,6 +37,21 @@ pub(crate) struct Job {
     /// Other jobs of this name that may run, as text for people. While there are any, no first
     /// round is completed.
     pub(crate) other_jobs: Vec<String>,
+}
+
+impl Job {
+    pub(crate) fn event_node(&self, id: &NodeId) -> EventNode {
+        EventNode { node_id: id.clone(), host_name: self.host_name(id) }
+    }
+
+    pub(crate) fn host_name(&self, id: &NodeId) -> String {
+        self.roster.get(id).map(|node| node.description.host_name.clone()).unwrap_or_default()
+    }
+
+    /// Returns true for the node in the process of this coordinator.
+    pub(crate) fn is_host(&self, id: &NodeId) -> bool {
+        self.settings.host.as_ref() == Some(id)
+    }
 }
 
 /// The availability of this coordinator for another round.

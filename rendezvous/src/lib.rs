@@ -47,6 +47,7 @@ pub mod member_reports;
 mod memory;
 pub mod message;
 mod notice_phase;
+mod output;
 mod phase;
 mod progress;
 mod ranks;

@@ -38,7 +38,6 @@ mod view;
 mod voters;
 
 use std::{
-    collections::VecDeque,
     mem,
     sync::OnceLock,
     time::{Duration, Instant},
@@ -62,6 +61,7 @@ use crate::{
     ids::{NodeId, Peer, Round, RoundId, Term},
     job::{Availability, Job},
     message::{EvictReason, FromNode, NodeState, Registration, RestartReason, ToNode},
+    output::Output,
     phase::{Gathering, Phase, Recovering},
     progress::JobSteps,
     roster::{Roster, RosterNode},
@@ -74,6 +74,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Rendezvous {
     job: Job,
+    out: Output,
     /// Nodes that were welcomed, but have not reported their state since.
     welcomed: Welcomed,
     departures: Departures,
@@ -85,7 +86,6 @@ pub struct Rendezvous {
     valve: SafetyValve,
     /// The time until which rounds wait for the first list of excluded hosts.
     excluded_awaited_until: Option<Instant>,
-    effects: VecDeque<Effect>,
     journal: Journal,
     silent_voters: SilentVoters,
     /// True if this coordinator has given a notice, or has named a worker that hangs.
@@ -96,8 +96,6 @@ pub struct Rendezvous {
     is_save_due: bool,
     /// The number of looks at workers so far.
     looks: u64,
-    /// True if members must still receive a change of the notice or of the look.
-    has_guidance: bool,
     memory: JobMemory,
 }
 
@@ -153,14 +151,13 @@ impl Rendezvous {
             spacing: RestartSpacing::default(),
             valve: SafetyValve::default(),
             excluded_awaited_until: None,
-            effects: VecDeque::new(),
+            out: Output::default(),
             journal,
             silent_voters: SilentVoters::default(),
             has_given_guidance: false,
             last_request: None,
             is_save_due: false,
             looks: 0,
-            has_guidance: false,
             memory: JobMemory::default(),
         };
         rendezvous.job.roster.restore_tallies(now, &rendezvous.job.state.host_tallies);
@@ -185,13 +182,18 @@ impl Rendezvous {
         }
         if self.is_of_job_elsewhere(&registration) {
             info!(node = %peer.node, "the node belongs to a job that began elsewhere");
-            self.effects.push_back(Effect::HangUp { to: peer });
+            self.out.effects.push_back(Effect::HangUp { to: peer });
             return;
         }
         if let Some(reason) = self.why_refused(&registration) {
             info!(node = %peer.node, reason = reason.kind(), "node refused");
-            self.record_refusal(&peer.node, &registration.node.host_name, reason.kind());
-            self.send(peer, ToNode::Refuse(reason));
+            self.out.record_refusal(
+                &self.job,
+                &peer.node,
+                &registration.node.host_name,
+                reason.kind(),
+            );
+            self.out.send(peer, ToNode::Refuse(reason));
             return;
         }
         self.job.settings.shared.get_or_insert(registration.settings);
@@ -238,7 +240,7 @@ impl Rendezvous {
                 let reason = reason.as_ref().map(Explanation::from);
                 let lease_left = self.lease_left(now);
                 let memory_whole = self.whole_in_memory();
-                self.send(from, ToNode::Echo { sequence, reason, lease_left, memory_whole });
+                self.out.send(from, ToNode::Echo { sequence, reason, lease_left, memory_whole });
                 return;
             }
             FromNode::Progress { text } => {
@@ -379,7 +381,7 @@ impl Rendezvous {
 
     /// Returns the next effect to be carried out.
     pub fn poll_effect(&mut self) -> Option<Effect> {
-        self.effects.pop_front()
+        self.out.effects.pop_front()
     }
 
     /// Records the time. Returns false if the coordinator ignores all input. This includes the end
@@ -394,13 +396,18 @@ impl Rendezvous {
     fn begin_routine(&mut self, now: Instant) -> bool {
         debug_assert!(self.job.clock <= now, "time does not go back");
         self.job.clock = self.job.clock.max(now);
-        self.begin_input();
+        self.out.trigger = None;
         let is_over = self.grant_until().is_some_and(|until| until <= now);
         if is_over && self.job.availability != Availability::Ended {
             info!(term = %self.job.state.term, "the right to coordinate is over");
             self.job.availability = Availability::Ended;
-            self.event(None, None, EventKind::CoordinatorEnded { hands_over: false });
-            self.effects.push_back(Effect::Finish { is_over: false });
+            self.out.event(
+                &self.job,
+                None,
+                None,
+                EventKind::CoordinatorEnded { hands_over: false },
+            );
+            self.out.effects.push_back(Effect::Finish { is_over: false });
         }
         self.job.availability != Availability::Ended
     }
@@ -504,23 +511,10 @@ impl Rendezvous {
         self.job.roster.get(id).map(|node| node.report.state)
     }
 
-    fn host_name(&self, id: &NodeId) -> String {
-        self.job.roster.get(id).map(|node| node.description.host_name.clone()).unwrap_or_default()
-    }
-
-    fn is_host(&self, id: &NodeId) -> bool {
-        self.job.settings.host.as_ref() == Some(id)
-    }
-
-    fn send(&mut self, to: Peer, message: ToNode) {
-        debug!(node = %to.node, ?message, "send");
-        self.effects.push_back(Effect::Send { to, message });
-    }
-
     fn remember(&mut self) {
         self.job.state.host_tallies = self.job.roster.host_tallies(self.job.clock);
         self.remember_time();
-        self.effects.push_back(Effect::Remember(Box::new(self.job.state.clone())));
+        self.out.effects.push_back(Effect::Remember(Box::new(self.job.state.clone())));
     }
 }
 

@@ -158,11 +158,11 @@ impl Rendezvous {
         );
         self.job.given_before = Some(mem::replace(&mut self.job.state.job_uid, uid));
         let id = &registration.node.node_id;
-        self.event_of(None, id, EventKind::RunAdopted);
+        self.out.event_of(&self.job, None, id, EventKind::RunAdopted);
         let others = self.job.roster.iter().filter(|(other, _)| *other != id);
         let mut peers: Vec<_> = others.map(|(_, node)| node.peer()).collect();
         peers.extend(self.welcomed.take());
-        self.effects.extend(peers.into_iter().map(|to| Effect::HangUp { to }));
+        self.out.effects.extend(peers.into_iter().map(|to| Effect::HangUp { to }));
     }
 
     /// Learns round and charges of an earlier coordinator from a node of this run.
@@ -185,8 +185,13 @@ impl Rendezvous {
             Some(_) if known_round.term > self.job.state.term => {
                 warn!(term = %known_round.term, "a node knows a later coordinator; resigning");
                 self.job.availability = Availability::Ended;
-                self.event(None, None, EventKind::CoordinatorEnded { hands_over: false });
-                self.effects.push_back(Effect::Resign { term: known_round.term });
+                self.out.event(
+                    &self.job,
+                    None,
+                    None,
+                    EventKind::CoordinatorEnded { hands_over: false },
+                );
+                self.out.effects.push_back(Effect::Resign { term: known_round.term });
                 return;
             }
             None | Some(_) => {}
@@ -226,7 +231,7 @@ impl Rendezvous {
         if self.job.state != before {
             let (nodes, restarts_used) = (self.job.state.round_size, self.job.state.restarts_used);
             let kind = EventKind::StateLearned { nodes, restarts_used };
-            self.event_of(None, &registration.node.node_id, kind);
+            self.out.event_of(&self.job, None, &registration.node.node_id, kind);
             self.remember();
         }
     }

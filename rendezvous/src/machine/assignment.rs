@@ -3,6 +3,7 @@
 use tracing::info;
 
 use crate::{
+    event::EventKind,
     group::{GroupMember, MemberState},
     ids::NodeId,
     job::Availability,
@@ -33,7 +34,7 @@ impl Rendezvous {
             node.admitted_on = node.stream;
         }
         let peer = node.peer();
-        self.send(peer, ToNode::Assignment(assignment));
+        self.out.send(peer, ToNode::Assignment(assignment));
     }
 
     /// Sends each node its assignment, if it has changed.
@@ -189,10 +190,10 @@ impl Rendezvous {
         }
         self.job.availability = availability;
         info!("the coordinator's host is leaving");
-        self.record_leaving();
+        self.out.event_with_end(&self.job, None, None, EventKind::CoordinatorLeaving);
         let peers: Vec<_> = self.job.roster.iter().map(|(_, node)| node.peer()).collect();
         for peer in peers {
-            self.send(peer, ToNode::HostLeaving);
+            self.out.send(peer, ToNode::HostLeaving);
         }
     }
 }

@@ -92,8 +92,8 @@ impl Rendezvous {
     pub(super) fn forget(&mut self) {
         info!("no node of the closed job is left; it is forgotten");
         self.job.availability = Availability::Ended;
-        self.event(None, None, EventKind::CoordinatorEnded { hands_over: false });
-        self.effects.push_back(Effect::Forget);
+        self.out.event(&self.job, None, None, EventKind::CoordinatorEnded { hands_over: false });
+        self.out.effects.push_back(Effect::Forget);
     }
 
     /// Begins a new run if no node of the earlier coordinator's run is left. It has a new budget if
@@ -185,8 +185,13 @@ impl Rendezvous {
             info!("coordinator has finished");
             self.job.availability = Availability::Ended;
             let is_over = matches!(self.job.phase, Phase::Closed(_));
-            self.event(None, None, EventKind::CoordinatorEnded { hands_over: false });
-            self.effects.push_back(Effect::Finish { is_over });
+            self.out.event(
+                &self.job,
+                None,
+                None,
+                EventKind::CoordinatorEnded { hands_over: false },
+            );
+            self.out.effects.push_back(Effect::Finish { is_over });
         }
     }
 
@@ -203,8 +208,8 @@ impl Rendezvous {
         }
         info!("coordinator ends in favor of another one");
         self.job.availability = Availability::Ended;
-        self.event(None, None, EventKind::CoordinatorEnded { hands_over: true });
-        self.effects.push_back(Effect::Finish { is_over: true });
+        self.out.event(&self.job, None, None, EventKind::CoordinatorEnded { hands_over: true });
+        self.out.effects.push_back(Effect::Finish { is_over: true });
         Some(self.job.state.term)
     }
 

@@ -25,7 +25,7 @@ impl Rendezvous {
             return;
         };
         info!(node = %id, host = %node.description.host_name, reason = how.kind(), "node lost");
-        self.record_loss(&node, how);
+        self.out.record_loss(&self.job, &node, how);
         self.forget_memory(now, &node);
         let (departure, since) = match how {
             _ if node.is_leaving() => (Departure::Left, node.last_seen),
@@ -38,7 +38,7 @@ impl Rendezvous {
         // its workers.
         if how == EvictReason::Silent || how == EvictReason::DeathNotice && node.attached {
             let evict = Assignment::Evict { round: node.floor, reason: how };
-            self.send(node.peer(), ToNode::Assignment(evict));
+            self.out.send(node.peer(), ToNode::Assignment(evict));
         }
         match &mut self.job.phase {
             Phase::Recovering(recovering) => recovering.give_up_rank(id),
@@ -72,7 +72,7 @@ impl Rendezvous {
             if !matches!(self.job.phase, Phase::Closed(_)) {
                 let NodeDescription { node_id, host_name, .. } = &*node.description;
                 let left = EventNode { node_id: node_id.clone(), host_name: host_name.clone() };
-                self.event(None, Some(left), EventKind::NodeLeft);
+                self.out.event(&self.job, None, Some(left), EventKind::NodeLeft);
             }
         }
         if let Phase::Recovering(recovering) = &mut self.job.phase {
@@ -87,7 +87,8 @@ impl Rendezvous {
     /// The coordinator of a closed job stays until every node has received the outcome.
     pub(super) fn follow_host(&mut self, id: &NodeId) {
         let is_closed = matches!(self.job.phase, Phase::Closed(_));
-        if self.is_host(id) && self.job.availability == Availability::HostLeaving && !is_closed {
+        if self.job.is_host(id) && self.job.availability == Availability::HostLeaving && !is_closed
+        {
             self.finish();
         }
     }

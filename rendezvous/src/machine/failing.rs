@@ -70,7 +70,7 @@ impl Rendezvous {
             awaited: awaited.clone(),
             blamed,
         });
-        self.record_failure(id, &failure);
+        self.out.record_failure(&self.job, id, &failure);
         self.restart(now, reason, None, verdict);
         self.record(id, Some(failure));
         if by_membership {
@@ -78,7 +78,7 @@ impl Rendezvous {
         }
         for other in &awaited {
             if let Some(node) = self.job.roster.get(other) {
-                self.send(node.peer(), ToNode::Probe { round });
+                self.out.send(node.peer(), ToNode::Probe { round });
             }
         }
     }
@@ -126,7 +126,7 @@ impl Rendezvous {
             }
         }
         if is_first {
-            self.record_failure(id, &recorded);
+            self.out.record_failure(&self.job, id, &recorded);
         }
     }
 
@@ -155,7 +155,7 @@ impl Rendezvous {
             && regathering.verdict.take_if(|verdict| verdict.awaited.contains(id)).is_some()
         {
             info!(round = %regathering.group.round, "failure not charged: a member was lost");
-            self.record_free_failure(FreeReason::MemberLost);
+            self.out.record_free_failure(&self.job, FreeReason::MemberLost);
         }
     }
 
@@ -189,7 +189,7 @@ impl Rendezvous {
         };
         if matches!(failure.end, WorkerEnd::StandbyUnfit(_)) {
             info!(%round, node = %id, "failure not charged: a standby did not fit the script");
-            self.record_free_failure(FreeReason::StandbyUnfit);
+            self.out.record_free_failure(&self.job, FreeReason::StandbyUnfit);
             return false;
         }
         if !failure.is_final && self.set_aside_after_failure(now, &id) {
@@ -245,7 +245,7 @@ impl Rendezvous {
                 max_restarts: shared.max_restarts,
                 others: failures.others,
             };
-            self.event_of(self.failure_event(&id), &id, kind);
+            self.out.event_of(&self.job, self.out.failures.get(&id).copied(), &id, kind);
             self.remember();
         }
         if is_quarantined {
@@ -325,7 +325,7 @@ impl Rendezvous {
         if node.tally.lost(now, started) {
             warn!(node = %id, "node was lost repeatedly: quarantined");
             node.tally.quarantine(now);
-            self.event_of(None, id, EventKind::NodeQuarantined);
+            self.out.event_of(&self.job, None, id, EventKind::NodeQuarantined);
         }
     }
 
@@ -360,7 +360,12 @@ impl Rendezvous {
         if let Phase::Regathering(regathering) = &mut self.job.phase {
             regathering.loss = Some(now);
         }
-        self.event_of(self.failure_event(id), id, EventKind::NodeQuarantined);
+        self.out.event_of(
+            &self.job,
+            self.out.failures.get(id).copied(),
+            id,
+            EventKind::NodeQuarantined,
+        );
         self.index_readiness(id);
         self.sync(id);
     }
@@ -373,7 +378,7 @@ impl Rendezvous {
             if let Some(node) = self.job.roster.get_mut(id) {
                 node.tally.recall();
             }
-            self.event_of(None, id, EventKind::NodeReleased { early: true });
+            self.out.event_of(&self.job, None, id, EventKind::NodeReleased { early: true });
             self.index_readiness(id);
         }
         self.set_aside(now, shared);
@@ -387,7 +392,7 @@ impl Rendezvous {
             if let Some(node) = self.job.roster.get_mut(&id) {
                 node.tally.forgive();
             }
-            self.event_of(None, &id, EventKind::NodeReleased { early: false });
+            self.out.event_of(&self.job, None, &id, EventKind::NodeReleased { early: false });
             self.index_readiness(&id);
             self.sync(&id);
         }

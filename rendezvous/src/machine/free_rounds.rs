@@ -112,7 +112,7 @@ impl Rendezvous {
     /// Counts the loss of the host whose coordinator ended shortly after a start. It counts against
     /// the first agent of that host that registers again.
     pub(super) fn count_loss_of_host(&mut self, now: Instant, id: &NodeId) {
-        if !self.job.has_lost_host || !self.is_host(id) {
+        if !self.job.has_lost_host || !self.job.is_host(id) {
             return;
         }
         self.job.has_lost_host = false;

@@ -217,20 +217,20 @@ impl Rendezvous {
         self.job.state.is_adopted = false;
         self.job.state.is_early = true;
         self.job.state.round_size = u32::try_from(nodes).unwrap_or(u32::MAX);
-        let host = placed.iter().zip(0..).find(|(id, _)| self.is_host(id));
+        let host = placed.iter().zip(0..).find(|(id, _)| self.job.is_host(id));
         self.job.state.host = host.map(|(id, rank)| HostMember {
             rank: GroupRank(rank),
             node: id.clone(),
-            host_name: self.host_name(id),
+            host_name: self.job.host_name(id),
             is_confirmed_dead: false,
         });
         self.record_aside(now, &placed);
         self.record_admission(now, workers, newcomer_count);
         for (id, by) in replaced.iter().zip(&spares) {
-            let (host, by) = (self.host_name(id), self.host_name(by));
+            let (host, by) = (self.job.host_name(id), self.job.host_name(by));
             info!(node = %id, %by, "node replaced: its worker has failed");
             table.replaced.get_or_insert_with(|| Replaced { host, by: by.clone() });
-            self.event_of(None, id, EventKind::NodeReplaced { by });
+            self.out.event_of(&self.job, None, id, EventKind::NodeReplaced { by });
         }
         self.begin_memory(now, round, &table, checkpoint);
         self.remember();

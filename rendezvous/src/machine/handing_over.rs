@@ -24,7 +24,7 @@ impl Rendezvous {
     /// Returns true if `id` is the node in the coordinator's process, and no other process can
     /// coordinate the job.
     pub(super) fn is_sole_host(&self, id: &NodeId) -> bool {
-        self.is_host(id) && self.job.grant.is_none()
+        self.job.is_host(id) && self.job.grant.is_none()
     }
 
     /// Returns true if an elected coordinator should end because the node in its process has left.
@@ -64,21 +64,21 @@ impl Rendezvous {
             return;
         }
         info!(term = %self.job.state.term, "coordinator handing over to another process");
-        self.event(None, None, EventKind::CoordinatorEnded { hands_over: true });
+        self.out.event(&self.job, None, None, EventKind::CoordinatorEnded { hands_over: true });
         // The next coordinator dismisses this process's node, and so knows that it has left.
-        let is_host = |id: &&NodeId| self.is_host(id);
+        let is_host = |id: &&NodeId| self.job.is_host(id);
         let others = self.job.roster.iter().map(|(id, _)| id).filter(|id| !is_host(id));
         for id in others.cloned().collect::<Vec<_>>() {
             self.sync(&id);
         }
         self.job.availability = Availability::Ended;
-        self.effects.push_back(Effect::HandOver);
+        self.out.effects.push_back(Effect::HandOver);
     }
 
     /// Ends this elected coordinator if `id` was the node in its process, and was dismissed.
     pub(super) fn follow_elected_host(&mut self, id: &NodeId) {
         let is_elected = self.job.grant.is_some();
-        if self.is_host(id) && is_elected && !matches!(self.job.phase, Phase::Closed(_)) {
+        if self.job.is_host(id) && is_elected && !matches!(self.job.phase, Phase::Closed(_)) {
             self.hand_over();
         }
     }

@@ -51,7 +51,7 @@ impl Rendezvous {
         let time = now.saturating_duration_since(stall.hang_since.unwrap_or(stall.since));
         debug!(%rank, ?time, if_stopped, "a worker hangs");
         stall.hung = Some(Hung { rank, time, if_stopped });
-        (self.has_guidance, self.has_given_guidance) = (true, true);
+        (self.out.has_guidance, self.has_given_guidance) = (true, true);
     }
 
     /// Returns the time at which a worker is named if there is no further step. `None` while the workers have a known

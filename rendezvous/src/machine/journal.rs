@@ -1,46 +1,20 @@
 //! Records the events of the job, and accounts for its time.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use crate::{
     account::{Pauses, TimeAccount, TimeState, TimeTotals},
-    effect::Effect,
-    event::{
-        Event, EventId, EventKind, EventNode, FreeReason, RestartCause, RestartCost, RestartStages,
-        RestartSum,
-    },
-    ids::NodeId,
-    limits::FURTHER_FAILURES_MAX,
+    event::{EventId, EventKind, RestartCause, RestartCost, RestartStages, RestartSum},
     machine::Rendezvous,
-    message::{EvictReason, RestartReason, StepSource, WorkerEnd, WorkerFailure},
+    message::{RestartReason, StepSource, WorkerEnd},
     phase::Phase,
-    roster::RosterNode,
     settings::JobState,
     snapshot::{JobProgress, PhaseName, RestartsByCause},
 };
 
-/// The most refused registrations of a term that are recorded as events. The refused agents log the
-/// reason anyway.
-const REFUSALS_MAX: u32 = 64;
-
 /// The state of the recording.
 #[derive(Debug)]
 pub(super) struct Journal {
-    /// The number of the last event.
-    number: u64,
-    /// The event of the current input that may end the round.
-    trigger: Option<EventId>,
-    /// The event that began the current activity of the job: the end of the last round, or the
-    /// start of the coordinator.
-    began: Option<EventId>,
-    /// The admission of the newest round.
-    admitted: Option<EventId>,
-    /// The events of the last round's failures.
-    failures: BTreeMap<NodeId, EventId>,
-    refusals: u32,
     /// The number of workers of the newest round.
     workers: u32,
     /// The phase according to the events so far.
@@ -76,12 +50,6 @@ impl Journal {
         let pauses = Pauses { longest: training.longest_pause, first: training.first_step };
         let account = TimeAccount::new(now, job_state.time.clone(), pauses);
         Self {
-            number: 0,
-            trigger: None,
-            began: None,
-            admitted: None,
-            failures: BTreeMap::new(),
-            refusals: 0,
             workers: 0,
             phase: PhaseName::Gathering,
             phase_since: now,
@@ -96,30 +64,6 @@ impl Journal {
 }
 
 impl Rendezvous {
-    /// Records an event.
-    pub(super) fn event(
-        &mut self,
-        cause: Option<EventId>,
-        node: Option<EventNode>,
-        kind: EventKind,
-    ) -> EventId {
-        self.journal.number += 1;
-        let id = EventId { term: self.job.state.term, number: self.journal.number };
-        let event = Event { id, cause, round: self.job.state.round, node, kind };
-        self.effects.push_back(Effect::Record(event));
-        id
-    }
-
-    /// Records an event of a node.
-    pub(super) fn event_of(&mut self, cause: Option<EventId>, id: &NodeId, kind: EventKind) {
-        let node = self.event_node(id);
-        self.event(cause, Some(node), kind);
-    }
-
-    fn event_node(&self, id: &NodeId) -> EventNode {
-        EventNode { node_id: id.clone(), host_name: self.host_name(id) }
-    }
-
     /// Records the start of this coordinator.
     pub(super) fn record_start(&mut self, now: Instant) {
         let (nodes, restarts_used) = (self.job.state.round_size, self.job.state.restarts_used);
@@ -144,11 +88,11 @@ impl Rendezvous {
             )
             | None => EventKind::CoordinatorStarted { nodes, restarts_used },
         };
-        let id = self.event(None, None, kind);
-        self.journal.began = Some(id);
+        let id = self.out.event(&self.job, None, None, kind);
+        self.out.began = Some(id);
         self.journal.phase = self.phase_name();
         let kind = if is_recovery { EventKind::Recovering } else { EventKind::Gathering };
-        self.event(Some(id), None, kind);
+        self.out.event(&self.job, Some(id), None, kind);
         let why = reason.as_ref().map_or(RestartCause::FirstStart, RestartCause::from);
         self.begin_restart(now, why, Some(id));
     }
@@ -157,90 +101,6 @@ impl Rendezvous {
         let before = self.journal.account.seen(now);
         let saving = std::mem::take(&mut self.journal.saving);
         self.journal.restart = Some(Restart { why, event, before, saving, counted: None });
-    }
-
-    /// Forgets the event that may end the round, at the beginning of an input.
-    pub(super) fn begin_input(&mut self) {
-        self.journal.trigger = None;
-    }
-
-    /// Records the failure of a worker on `id`, unless too many of the round are recorded.
-    pub(super) fn record_failure(&mut self, id: &NodeId, failure: &WorkerFailure) {
-        let is_known = self.journal.failures.contains_key(id);
-        if is_known || self.journal.failures.len() > FURTHER_FAILURES_MAX {
-            return;
-        }
-        let kind = EventKind::WorkerFailed {
-            rank: failure.global_rank,
-            local_rank: failure.local_rank,
-            pid: failure.pid,
-            end: failure.end.clone(),
-            oom: failure.oom,
-            hardware: failure.hardware_lines(),
-        };
-        let node = EventNode { node_id: id.clone(), host_name: failure.host_name.clone() };
-        let event = self.event(None, Some(node), kind);
-        self.journal.failures.insert(id.clone(), event);
-        self.journal.trigger.get_or_insert(event);
-    }
-
-    /// Records that the failure which ended the round is not charged.
-    pub(super) fn record_free_failure(&mut self, reason: FreeReason) {
-        self.event(self.journal.began, None, EventKind::FailureNotCharged { reason });
-    }
-
-    /// Returns the event of the failure on `id`.
-    pub(super) fn failure_event(&self, id: &NodeId) -> Option<EventId> {
-        self.journal.failures.get(id).copied()
-    }
-
-    /// Records the loss of a node, or its leaving if it was leaving.
-    pub(super) fn record_loss(&mut self, node: &RosterNode, how: EvictReason) {
-        let id = &node.description.node_id;
-        let was_member = match &self.job.phase {
-            Phase::Running(_) | Phase::Regathering(_) => {
-                self.job.phase.group().is_some_and(|group| group.held(id).is_some())
-            }
-            Phase::Recovering(_) | Phase::Gathering(_) | Phase::Closed(_) => false,
-        };
-        let host_name = node.description.host_name.clone();
-        let kind = if node.is_leaving() {
-            EventKind::NodeLeft
-        } else {
-            EventKind::NodeLost { how, was_member }
-        };
-        let event = self.event(None, Some(EventNode { node_id: id.clone(), host_name }), kind);
-        self.journal.trigger.get_or_insert(event);
-    }
-
-    /// Records that a member counts as lost, although its agent is registered.
-    pub(super) fn record_eviction(&mut self, id: &NodeId, how: EvictReason) {
-        let node = self.event_node(id);
-        let kind = EventKind::NodeLost { how, was_member: true };
-        let event = self.event(None, Some(node), kind);
-        self.journal.trigger.get_or_insert(event);
-    }
-
-    /// Records that a member has stopped its workers because its lease had ended on its side.
-    pub(super) fn record_lease_expired(&mut self, id: &NodeId) {
-        let node = self.event_node(id);
-        let event = self.event(None, Some(node), EventKind::NodeLeaseExpired);
-        self.journal.trigger.get_or_insert(event);
-    }
-
-    /// Records that this coordinator is about to leave.
-    pub(super) fn record_leaving(&mut self) {
-        let event = self.event(None, None, EventKind::CoordinatorLeaving);
-        self.journal.trigger.get_or_insert(event);
-    }
-
-    /// Records a refused registration, if not too many are recorded.
-    pub(super) fn record_refusal(&mut self, id: &NodeId, host_name: &str, reason: &'static str) {
-        if self.journal.refusals < REFUSALS_MAX {
-            self.journal.refusals += 1;
-            let node = EventNode { node_id: id.clone(), host_name: host_name.to_owned() };
-            self.event(None, Some(node), EventKind::NodeRefused { reason: reason.to_owned() });
-        }
     }
 
     /// Records the end of the round.
@@ -263,8 +123,8 @@ impl Rendezvous {
         self.journal.phase_since = now;
         self.end_restart(now);
         let kind = EventKind::RoundEnded { reason: reason.clone() };
-        let event = self.event(self.journal.trigger, None, kind);
-        self.journal.began = Some(event);
+        let event = self.out.event(&self.job, self.out.trigger, None, kind);
+        self.out.began = Some(event);
         self.begin_restart(now, reason.into(), Some(event));
     }
 
@@ -275,8 +135,7 @@ impl Rendezvous {
 
     /// Records the end of a notice's phase, which may end the round.
     pub(super) fn record_end_of_notice(&mut self, kind: EventKind) {
-        let event = self.event(self.journal.notice, None, kind);
-        self.journal.trigger.get_or_insert(event);
+        self.out.event_with_end(&self.job, self.journal.notice, None, kind);
     }
 
     /// Counts the time since the last step as the time of a checkpoint before the end of the round.
@@ -297,7 +156,7 @@ impl Rendezvous {
     /// Records that members of the last round are back after a restart of the coordinator.
     pub(super) fn record_recovery(&mut self, back: usize, nodes: u32) {
         let back = u32::try_from(back).unwrap_or(u32::MAX);
-        self.event(self.journal.began, None, EventKind::Recovered { back, nodes });
+        self.out.event(&self.job, self.out.began, None, EventKind::Recovered { back, nodes });
         self.journal.phase = PhaseName::Stopping;
         self.journal.phase_since = self.job.clock;
     }
@@ -310,19 +169,19 @@ impl Rendezvous {
             self.journal.account.forget_steps();
         }
         self.journal.workers = workers;
-        self.journal.failures.clear();
+        self.out.failures.clear();
         let nodes = self.job.state.round_size;
         let newcomers = u32::try_from(newcomers).unwrap_or(u32::MAX);
         let kind = EventKind::RoundAdmitted { nodes, workers, newcomers };
-        let event = self.event(self.journal.began, None, kind);
-        self.journal.admitted = Some(event);
+        let event = self.out.event(&self.job, self.out.began, None, kind);
+        self.out.admitted = Some(event);
         self.journal.phase = PhaseName::Running;
         self.journal.phase_since = now;
     }
 
     /// Records that all nodes of the round have started their workers.
     pub(super) fn record_workers_started(&mut self, now: Instant) {
-        self.event(self.journal.admitted, None, EventKind::WorkersStarted);
+        self.out.event(&self.job, self.out.admitted, None, EventKind::WorkersStarted);
         self.journal.account.started(now);
         if !self.job.state.training.has_steps {
             // Its workers may do work that no step shows.
@@ -339,18 +198,13 @@ impl Rendezvous {
         let is_read = source == StepSource::Read;
         let first = self.journal.account.progress(now, step, step_time, is_read);
         if let Some(redone) = first {
-            self.event(self.journal.admitted, None, EventKind::FirstProgress { step });
+            self.out.event(&self.job, self.out.admitted, None, EventKind::FirstProgress { step });
             self.count_restart(now, Some(redone), true);
             self.journal.restart = None;
         }
         if self.journal.account.quiet_for(now).is_zero() {
             self.end_stall(now, Some(step));
         }
-    }
-
-    /// Records an event that belongs to the newest round.
-    pub(super) fn event_of_round(&mut self, kind: EventKind) -> EventId {
-        self.event(self.journal.admitted, None, kind)
     }
 
     /// Counts the restart that has brought the job to its current state. Replaces a cost that was counted
@@ -369,7 +223,7 @@ impl Rendezvous {
         let has_changed = *sum != before;
         let cause = restart.event;
         self.journal.last_cost = Some(cost.clone());
-        self.event(cause, None, EventKind::RestartCost(cost));
+        self.out.event(&self.job, cause, None, EventKind::RestartCost(cost));
         if is_complete && has_changed {
             // Otherwise, changes that are stored follow the end of the round.
             self.remember();
@@ -381,7 +235,7 @@ impl Rendezvous {
         let Some(outcome) = &self.job.state.closed else { return };
         let kind = EventKind::JobClosed { result: outcome.result.clone() };
         self.journal.account.close(now);
-        self.event(self.journal.trigger.or(self.journal.began), None, kind);
+        self.out.event(&self.job, self.out.trigger.or(self.out.began), None, kind);
         self.journal.phase = PhaseName::Closed;
         self.journal.phase_since = now;
     }
@@ -428,7 +282,7 @@ impl Rendezvous {
             // These have events of their own.
             Phase::Regathering(_) | Phase::Running(_) | Phase::Closed(_) => return,
         };
-        self.event(self.journal.began, None, kind);
+        self.out.event(&self.job, self.out.began, None, kind);
     }
 
     /// Begins the account of a new run.
@@ -437,8 +291,8 @@ impl Rendezvous {
         self.journal.account = TimeAccount::new(now, TimeTotals::default(), Pauses::default());
         self.journal.last_cost = None;
         self.job.state.restarts = Default::default();
-        let event = self.event(None, None, EventKind::RunBegan { restarts_used: 0 });
-        self.journal.began = Some(event);
+        let event = self.out.event(&self.job, None, None, EventKind::RunBegan { restarts_used: 0 });
+        self.out.began = Some(event);
         self.begin_restart(now, RestartCause::FirstStart, Some(event));
     }
 

@@ -34,7 +34,7 @@ impl Rendezvous {
         running.look = Some(Box::new(Looking::new(now, self.looks, running.group.size)));
         running.is_look_due = false;
         debug!(number = self.looks, "look at the workers");
-        self.has_guidance = true;
+        self.out.has_guidance = true;
         if self.own_wait().is_some() {
             self.explain(self.looks);
         }
@@ -92,7 +92,7 @@ impl Rendezvous {
     fn follow_look(&mut self, now: Instant, step: LookStep) {
         let Phase::Running(Running { look: Some(look), .. }) = &self.job.phase else { return };
         let number = look.look().number;
-        self.has_guidance |= step.is_changed;
+        self.out.has_guidance |= step.is_changed;
         if step.is_explained {
             self.explain(number);
         }
@@ -114,7 +114,7 @@ impl Rendezvous {
         let Some(explanation) = stall.unrecorded.take() else { return };
         let kind = EventKind::StallExplained { text: explanation.text, rank: explanation.rank };
         let event = stall.event;
-        self.event(Some(event), None, kind);
+        self.out.event(&self.job, Some(event), None, kind);
     }
 
     /// Shows the places of the workers and the sentence, and explains the stall, by the answers so far.

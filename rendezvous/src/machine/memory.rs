@@ -217,12 +217,15 @@ impl Rendezvous {
         if let Some(chosen) = &plan {
             let is_resharded = chosen.is_resharded();
             let fetching = if is_resharded { members.len() } else { chosen.sources.len() };
-            self.event_of_round(EventKind::MemoryRestored {
-                step: chosen.checkpoint.step,
-                fetching: u32::try_from(fetching).unwrap_or(u32::MAX),
-                bytes: chosen.bytes,
-                is_resharded,
-            });
+            self.out.event_of_round(
+                &self.job,
+                EventKind::MemoryRestored {
+                    step: chosen.checkpoint.step,
+                    fetching: u32::try_from(fetching).unwrap_or(u32::MAX),
+                    bytes: chosen.bytes,
+                    is_resharded,
+                },
+            );
         }
         let length_of_address = |ranks: &MemberRanks| {
             let memory = self.job.roster.get(&ranks.node.node_id)?.memory.as_ref()?;
@@ -254,7 +257,7 @@ impl Rendezvous {
             ..JobMemory::default()
         };
         // Members of a round learn in each round that memory is off for the rest of the job.
-        self.has_guidance |= is_off;
+        self.out.has_guidance |= is_off;
     }
 
     /// Returns the buddy and the ward of each node. A buddy without an address can keep nothing, and one whose machine
@@ -299,7 +302,7 @@ impl Rendezvous {
         node.memory = Some(Box::new(report));
         self.follow_memory(now, id);
         self.follow_stall(now);
-        if self.has_guidance || self.saved_in_memory(now).is_some() {
+        if self.out.has_guidance || self.saved_in_memory(now).is_some() {
             // The round may end with this.
             self.counted.take();
             self.advance(now);
@@ -364,7 +367,7 @@ impl Rendezvous {
             bytes,
             longest_ms: fetched.values().max().copied().map_or(0, millis),
         };
-        self.event_of_round(event);
+        self.out.event_of_round(&self.job, event);
     }
 
     /// Counts the parts of a member. A member that is gone has none.

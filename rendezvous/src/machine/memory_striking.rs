@@ -59,7 +59,7 @@ impl Rendezvous {
     fn record_strike(&mut self, step: u64, reason: StrikeReason) {
         warn!("step {} in memory is not used again: {}", grouped(step), reason.text());
         self.memory.struck = Some(reason);
-        self.event(None, None, EventKind::MemoryStruck { step, reason });
+        self.out.event(&self.job, None, None, EventKind::MemoryStruck { step, reason });
     }
 
     /// Returns the report of a node that it cannot use the checkpoint of the newest round, if there is one.
@@ -76,7 +76,7 @@ impl Rendezvous {
     /// Ends the running round, because a node cannot use its checkpoint. A failure of its workers is a consequence.
     pub(super) fn end_unusable(&mut self, now: Instant, id: &NodeId, unusable: MemoryUnusable) {
         self.note_unusable(id, &unusable);
-        let host_name = self.host_name(id);
+        let host_name = self.job.host_name(id);
         info!(node = %id, why = unusable.why.kind(), "the checkpoint in memory cannot be used");
         self.restart(now, RestartReason::MemoryUnusable { host_name, unusable }, None, None);
     }
@@ -89,7 +89,7 @@ impl Rendezvous {
             && regathering.verdict.take().is_some()
         {
             info!(node = %id, "failure not charged: the checkpoint in memory cannot be used");
-            self.record_free_failure(FreeReason::MemoryUnusable);
+            self.out.record_free_failure(&self.job, FreeReason::MemoryUnusable);
         }
     }
 
@@ -126,8 +126,8 @@ impl Rendezvous {
         // Each node warns of it.
         info!(%round, node = %id, why, "checkpoints in memory are off");
         self.memory.off = Some(why.to_owned());
-        self.event_of(None, id, EventKind::MemoryOff { reason: why.to_owned() });
-        self.has_guidance = true;
+        self.out.event_of(&self.job, None, id, EventKind::MemoryOff { reason: why.to_owned() });
+        self.out.has_guidance = true;
         self.remember();
     }
 
@@ -168,7 +168,7 @@ impl Rendezvous {
         if self.memory.lost_hosts.is_empty() {
             return;
         }
-        let host_name = self.host_name(id);
+        let host_name = self.job.host_name(id);
         let kills = self.job.roster.get(id).and_then(|node| node.memory.as_ref()?.oom_kills);
         let Some(kills) = kills else { return };
         if self.memory.lost_hosts.remove(&host_name).is_some_and(|before| before < kills) {
@@ -182,9 +182,9 @@ impl Rendezvous {
         let round = self.newest_round();
         if self.memory.kills >= KILLS_MAX && self.job.state.training.turn_memory_off(round) {
             warn!("checkpoints in memory are off for the rest of the job: {text}");
-            self.event_of(None, id, EventKind::MemoryOff { reason: text.clone() });
+            self.out.event_of(&self.job, None, id, EventKind::MemoryOff { reason: text.clone() });
             self.memory.off = Some(text);
-            self.has_guidance = true;
+            self.out.has_guidance = true;
             self.remember();
         }
     }

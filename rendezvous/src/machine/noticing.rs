@@ -133,7 +133,7 @@ impl Rendezvous {
         let noticed = self.job.roster.noticed().iter().filter(|(_, noticed)| !noticed.ends_job);
         let noticed: Vec<NodeId> = noticed.map(|(id, _)| id.clone()).collect();
         let leavers: BTreeSet<(String, NodeId)> =
-            noticed.into_iter().map(|id| (self.host_name(&id), id)).collect();
+            noticed.into_iter().map(|id| (self.job.host_name(&id), id)).collect();
         let Phase::Running(running) = &mut self.job.phase else { return };
         let has_changed = match (&mut running.notice, until) {
             (Some(phase), Some(until)) if phase.ends_round() => {
@@ -165,9 +165,9 @@ impl Rendezvous {
             left_ms: notice.left.map(millis),
         };
         info!(number = notice.number, about = notice.kind.name(), "notice given");
-        let event = self.event(None, None, kind);
+        let event = self.out.event(&self.job, None, None, kind);
         self.set_notice_event(event);
-        (self.has_guidance, self.has_given_guidance) = (true, true);
+        (self.out.has_guidance, self.has_given_guidance) = (true, true);
         self.remember();
     }
 
@@ -185,7 +185,7 @@ impl Rendezvous {
         let missing = missing_ranks(&running.group, &phase);
         self.record_end_of_phase(now, &phase, (step, in_memory), missing, is_withdrawn);
         if is_withdrawn {
-            self.has_guidance = true;
+            self.out.has_guidance = true;
             return;
         }
         self.record_saving(now);
@@ -288,7 +288,7 @@ impl Rendezvous {
 
     /// Sends all members the newest notice, if it has changed. They have received their admissions before.
     pub(super) fn send_new_guidance(&mut self, now: Instant) {
-        if !mem::take(&mut self.has_guidance) {
+        if !mem::take(&mut self.out.has_guidance) {
             return;
         }
         let Phase::Running(running) = &self.job.phase else { return };
@@ -314,7 +314,7 @@ impl Rendezvous {
         if let Some(peer) =
             self.job.roster.get(id).filter(|node| node.attached).map(|node| node.peer())
         {
-            self.send(peer, ToNode::Guidance(guidance));
+            self.out.send(peer, ToNode::Guidance(guidance));
         }
     }
 

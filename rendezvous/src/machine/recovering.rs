@@ -252,7 +252,7 @@ impl Rendezvous {
         let Some(Grant { former: Some(former), .. }) = &self.job.grant else {
             return RestartReason::CoordinatorRestarted;
         };
-        if self.is_host(former) || former.as_str() == self.job.settings.coordinator {
+        if self.job.is_host(former) || former.as_str() == self.job.settings.coordinator {
             return RestartReason::CoordinatorRestarted;
         }
         let host = self.job.state.host.as_ref().filter(|host| host.node == *former);
@@ -264,7 +264,7 @@ impl Rendezvous {
     ///
     /// Not if it ran a later round than the known one, because others may still run that round.
     pub(super) fn confirm_predecessor_dead(&mut self, id: &NodeId, round: Round) {
-        let is_host = self.is_host(id) || round > self.job.state.round;
+        let is_host = self.job.is_host(id) || round > self.job.state.round;
         let Some(host) = self.job.state.host.as_mut() else { return };
         if is_host || host.node != *id || host.is_confirmed_dead {
             return;

@@ -20,7 +20,7 @@ impl Rendezvous {
         let addresses = running.group.refused_clients().iter().map(ToString::to_string).collect();
         let members = running.group.members().map(|(member, _)| member.clone());
         let others: Vec<NodeId> = members.filter(|member| member != node).collect();
-        self.event(None, None, EventKind::StoreClientsRefused { addresses });
+        self.out.event(&self.job, None, None, EventKind::StoreClientsRefused { addresses });
         for member in others {
             self.repeat_refused_clients(&member);
         }
@@ -36,7 +36,7 @@ impl Rendezvous {
         if let Some(peer) =
             self.job.roster.get(id).filter(|node| node.attached).map(|node| node.peer())
         {
-            self.send(peer, ToNode::RefusedClients(refused));
+            self.out.send(peer, ToNode::RefusedClients(refused));
         }
     }
 }

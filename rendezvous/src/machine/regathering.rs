@@ -55,7 +55,7 @@ impl Rendezvous {
         if node.report.round > group.round {
             group.set_state(id, MemberState::Lost(EvictReason::Silent));
             regathering.loss = Some(self.job.clock);
-            self.record_eviction(id, EvictReason::Silent);
+            self.out.record_eviction(&self.job, id, EvictReason::Silent);
             self.drop_verdict(id);
             return;
         }
@@ -217,7 +217,7 @@ impl Rendezvous {
             if let Some(group) = self.job.phase.group_mut() {
                 group.set_state(id, MemberState::Lost(EvictReason::NotBack));
             }
-            self.record_eviction(id, EvictReason::NotBack);
+            self.out.record_eviction(&self.job, id, EvictReason::NotBack);
             self.index_readiness(id);
             // It may have missed its admission, and not have reported since.
             self.job.roster.distrust_store(id, round);

@@ -131,7 +131,7 @@ impl Rendezvous {
     /// means that the machine is busy: the loss of that process would end this coordinator as well.
     fn is_alone(&self, id: &NodeId) -> bool {
         let has_one = self.job.settings.shared.is_some_and(|shared| shared.nodes.max() == 1);
-        has_one && self.job.grant.is_none() && self.is_host(id)
+        has_one && self.job.grant.is_none() && self.job.is_host(id)
     }
 
     /// Registers a node: welcomes it, unless it was welcomed before, and sends its assignment.
@@ -153,20 +153,20 @@ impl Rendezvous {
         let excluded = excluded(&self.job.roster);
         if excluded != before {
             let reason = excluded.map(|reason| reason.to_string());
-            self.event_of(None, &id, EventKind::NodeExcluded { reason });
+            self.out.event_of(&self.job, None, &id, EventKind::NodeExcluded { reason });
         }
         self.count_loss_of_host(now, &id);
         if self.job.grant.is_none() {
-            self.send(peer.clone(), ToNode::Welcome(self.welcome(leases)));
+            self.out.send(peer.clone(), ToNode::Welcome(self.welcome(leases)));
         }
         if self.job.availability != Availability::Available {
-            self.send(peer, ToNode::HostLeaving);
+            self.out.send(peer, ToNode::HostLeaving);
         }
         if is_of_this_run {
             self.close_again();
         }
         // The agent of this process has read the state file, and learns the run from the welcome.
-        if is_of_this_run || self.is_host(&id) {
+        if is_of_this_run || self.job.is_host(&id) {
             self.claim(&id, known_round);
         }
         if may_have_missed {
@@ -206,7 +206,7 @@ impl Rendezvous {
         // A process that knows no round has no workers, and does not delay the recovery.
         let may_have_workers = registration.known_round.round.round > Round(0);
         self.welcomed.insert(now + leases.coordinator, registration, may_have_workers);
-        self.send(peer, ToNode::Welcome(self.welcome(leases)));
+        self.out.send(peer, ToNode::Welcome(self.welcome(leases)));
     }
 
     /// Registers a node that reports its state after its welcome. Returns the message if it comes from
@@ -236,7 +236,7 @@ impl Rendezvous {
         }) {
             debug!(node = %from.node, "registration is older than the node's round");
             self.welcomed.remove_with_workers(&from.node);
-            self.effects.push_back(Effect::HangUp { to: from.clone() });
+            self.out.effects.push_back(Effect::HangUp { to: from.clone() });
             return None;
         }
         let registration = self.welcomed.remove(&from.node)?;
@@ -244,7 +244,7 @@ impl Rendezvous {
         match self.why_refused(&registration) {
             Some(reason) => {
                 info!(node = %from.node, reason = reason.kind(), "node refused");
-                self.send(from.clone(), ToNode::Refuse(reason));
+                self.out.send(from.clone(), ToNode::Refuse(reason));
             }
             None => self.register(now, registration),
         }
@@ -257,7 +257,7 @@ impl Rendezvous {
             self.welcomed.by_time.first().filter(|(until, _)| *until <= now).cloned()
         {
             if let Some(registration) = self.welcomed.remove(&node) {
-                self.effects.push_back(Effect::HangUp { to: registration.peer() });
+                self.out.effects.push_back(Effect::HangUp { to: registration.peer() });
             }
         }
         self.welcomed.forget_ended(now);

@@ -5,6 +5,7 @@ use std::time::Instant;
 use tracing::info;
 
 use crate::{
+    event::EventKind,
     group::{Group, MemberState},
     ids::NodeId,
     job::Availability,
@@ -37,7 +38,7 @@ impl Rendezvous {
         if round > group.round {
             // Another coordinator has admitted the node. Here it counts as silent.
             group.set_state(id, MemberState::Lost(EvictReason::Silent));
-            self.record_eviction(id, EvictReason::Silent);
+            self.out.record_eviction(&self.job, id, EvictReason::Silent);
             let reason = RestartReason::NodeLost { host_name, how: EvictReason::Silent };
             self.restart(now, reason, Some(now), None);
             return;
@@ -69,7 +70,8 @@ impl Rendezvous {
                 if !has_succeeded {
                     group.note_expired(id, now);
                     // The node's keeper found that the lease was over, although it was not over here.
-                    self.record_lease_expired(id);
+                    let node = Some(self.job.event_node(id));
+                    self.out.event_with_end(&self.job, None, node, EventKind::NodeLeaseExpired);
                     let reason = RestartReason::NodeLost { host_name, how: EvictReason::Silent };
                     self.restart(now, reason, None, None);
                 }

@@ -61,7 +61,7 @@ impl Rendezvous {
                 None => info!(node = %id, "host is no longer excluded"),
             }
             let reason = reason.map(|reason| reason.to_string());
-            self.event_of(None, &id, EventKind::NodeExcluded { reason });
+            self.out.event_of(&self.job, None, &id, EventKind::NodeExcluded { reason });
             self.index_readiness(&id);
             self.sync(&id);
         }
@@ -173,7 +173,12 @@ impl Rendezvous {
         } else {
             warn!(node = %id, class = class.name(), %reason, "node is unhealthy, but takes part: the job needs it, or too many nodes report the same");
         }
-        self.event_of(None, id, EventKind::NodeUnhealthy { class, reason, is_set_aside });
+        self.out.event_of(
+            &self.job,
+            None,
+            id,
+            EventKind::NodeUnhealthy { class, reason, is_set_aside },
+        );
     }
 
     /// Records that a node is healthy again.
@@ -183,7 +188,7 @@ impl Rendezvous {
             && node.shown_unhealthy.take().is_some()
         {
             info!(node = %id, "node is healthy again");
-            self.event_of(None, id, EventKind::NodeHealthy);
+            self.out.event_of(&self.job, None, id, EventKind::NodeHealthy);
         }
     }
 
@@ -222,7 +227,7 @@ impl Rendezvous {
         info!(round = %regathering.group.round, node = %id, "failure not charged: the machine is unhealthy");
         regathering.reason = reason;
         regathering.loss = Some(now);
-        self.record_free_failure(FreeReason::BadMachine);
+        self.out.record_free_failure(&self.job, FreeReason::BadMachine);
         true
     }
 

@@ -60,7 +60,9 @@ impl Rendezvous {
         let (step, limit) = (account.last_step(), account.stall_limit());
         let time = account.quiet_for(now);
         debug!(?step, ?time, "the workers are stalled");
-        let event = self.event_of_round(EventKind::StallBegan { step, after_ms: millis(time) });
+        let event = self
+            .out
+            .event_of_round(&self.job, EventKind::StallBegan { step, after_ms: millis(time) });
         let Phase::Running(running) = &mut self.job.phase else { return };
         let since = now.checked_sub(time).unwrap_or(now);
         running.stall = Some(Box::new(StalledRound::new(since, step, limit, event)));
@@ -75,9 +77,14 @@ impl Rendezvous {
         running.look.take_if(|look| !look.is_wanted());
         let Some(stall) = running.stall.take() else { return };
         // The worker may live after all.
-        self.has_guidance |= stall.hung.is_some();
+        self.out.has_guidance |= stall.hung.is_some();
         let after_ms = millis(now.saturating_duration_since(stall.since));
-        self.event(Some(stall.event), None, EventKind::StallEnded { step, after_ms });
+        self.out.event(
+            &self.job,
+            Some(stall.event),
+            None,
+            EventKind::StallEnded { step, after_ms },
+        );
     }
 
     /// Returns the stall of the running round, for people.

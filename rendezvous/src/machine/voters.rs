@@ -71,11 +71,11 @@ impl Rendezvous {
             return;
         }
         let voters_listed = voters.iter().map(ToString::to_string).collect();
-        self.event(None, None, EventKind::VotersChanged { voters: voters_listed });
+        self.out.event(&self.job, None, None, EventKind::VotersChanged { voters: voters_listed });
         self.job.settings.voters = voters;
         let peers: Vec<_> = self.job.roster.iter().map(|(_, node)| node.peer()).collect();
         for peer in peers {
-            self.send(peer, ToNode::Voters(self.job.settings.voters.clone()));
+            self.out.send(peer, ToNode::Voters(self.job.settings.voters.clone()));
         }
     }
 
@@ -118,14 +118,14 @@ impl Rendezvous {
         for voter in before.difference(&self.silent_voters.now).cloned().collect::<Vec<_>>() {
             // A voter that was replaced while it was silent does not answer again.
             if self.silent_voters.recorded.remove(&voter) && listed.contains(&voter) {
-                self.event(None, None, EventKind::VoterBack { voter });
+                self.out.event(&self.job, None, None, EventKind::VoterBack { voter });
             }
         }
         for voter in newly {
             if self.silent_voters.count < SILENCES_MAX {
                 self.silent_voters.count += 1;
                 self.silent_voters.recorded.insert(voter.clone());
-                self.event(None, None, EventKind::VoterSilent { voter });
+                self.out.event(&self.job, None, None, EventKind::VoterSilent { voter });
             }
         }
     }
