@@ -54,6 +54,7 @@ use crate::{
     checkpoints::Checkpoints,
     departures::Departures,
     effect::Effect,
+    effects::Effects,
     event::EventKind,
     flapping::RestartSpacing,
     grant::Grant,
@@ -61,7 +62,6 @@ use crate::{
     ids::{NodeId, Peer, Round, RoundId, Term},
     job::{Availability, Job},
     message::{EvictReason, FromNode, NodeState, Registration, RestartReason, ToNode},
-    output::Output,
     phase::{Gathering, Phase, Recovering},
     progress::JobSteps,
     roster::{Roster, RosterNode},
@@ -74,7 +74,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Rendezvous {
     job: Job,
-    out: Output,
+    out: Effects,
     /// Nodes that were welcomed, but have not reported their state since.
     welcomed: Welcomed,
     departures: Departures,
@@ -151,7 +151,7 @@ impl Rendezvous {
             spacing: RestartSpacing::default(),
             valve: SafetyValve::default(),
             excluded_awaited_until: None,
-            out: Output::default(),
+            out: Effects::default(),
             journal,
             silent_voters: SilentVoters::default(),
             has_given_guidance: false,
@@ -182,7 +182,7 @@ impl Rendezvous {
         }
         if self.is_of_job_elsewhere(&registration) {
             info!(node = %peer.node, "the node belongs to a job that began elsewhere");
-            self.out.effects.push_back(Effect::HangUp { to: peer });
+            self.out.queue.push_back(Effect::HangUp { to: peer });
             return;
         }
         if let Some(reason) = self.why_refused(&registration) {
@@ -323,8 +323,8 @@ impl Rendezvous {
             return;
         }
         self.leave(Availability::ShuttingDown);
-        if matches!(self.job.phase, Phase::Running(_)) {
-            self.restart(now, RestartReason::HostLeft, None, None);
+        if self.job.phase.running().is_some() {
+            self.end_round(now, RestartReason::HostLeft);
         }
         self.advance(now);
     }
@@ -381,7 +381,7 @@ impl Rendezvous {
 
     /// Returns the next effect to be carried out.
     pub fn poll_effect(&mut self) -> Option<Effect> {
-        self.out.effects.pop_front()
+        self.out.queue.pop_front()
     }
 
     /// Records the time. Returns false if the coordinator ignores all input. This includes the end
@@ -407,7 +407,7 @@ impl Rendezvous {
                 None,
                 EventKind::CoordinatorEnded { hands_over: false },
             );
-            self.out.effects.push_back(Effect::Finish { is_over: false });
+            self.out.queue.push_back(Effect::Finish { is_over: false });
         }
         self.job.availability != Availability::Ended
     }
@@ -428,8 +428,8 @@ impl Rendezvous {
         }
         if let Some(NodeState::Leaving { reaped }) = self.state(id) {
             self.leave(Availability::HostLeaving);
-            if reaped && matches!(self.job.phase, Phase::Running(_)) {
-                self.restart(now, RestartReason::HostLeft, None, None);
+            if reaped && self.job.phase.running().is_some() {
+                self.end_round(now, RestartReason::HostLeft);
             }
         }
     }
@@ -497,13 +497,8 @@ impl Rendezvous {
 
     /// Updates the sets of ready and quarantined nodes for a node.
     fn index_readiness(&mut self, id: &NodeId) {
-        let is_running_member = match &self.job.phase {
-            Phase::Running(running) => running.group.held(id).is_some(),
-            Phase::Recovering(_)
-            | Phase::Gathering(_)
-            | Phase::Regathering(_)
-            | Phase::Closed(_) => false,
-        };
+        let running = self.job.phase.running();
+        let is_running_member = running.is_some_and(|running| running.group.held(id).is_some());
         self.job.roster.index_readiness(id, is_running_member);
     }
 
@@ -514,7 +509,7 @@ impl Rendezvous {
     fn remember(&mut self) {
         self.job.state.host_tallies = self.job.roster.host_tallies(self.job.clock);
         self.remember_time();
-        self.out.effects.push_back(Effect::Remember(Box::new(self.job.state.clone())));
+        self.out.queue.push_back(Effect::Remember(Box::new(self.job.state.clone())));
     }
 }
 

@@ -106,6 +106,24 @@ pub(crate) struct Running {
     pub(crate) saved: SavedSteps<NodeId>,
 }
 
+/// How a round ends. From a reason alone: no member is lost, and no failure is judged.
+#[derive(Debug)]
+pub(crate) struct RoundEnd {
+    pub(crate) reason: RestartReason,
+    /// The time at which a member was lost.
+    pub(crate) loss: Option<Instant>,
+    /// The failure to judge.
+    pub(crate) verdict: Option<PendingVerdict>,
+    /// The step in memory that was enough to end the phase of a notice.
+    pub(crate) memory_step: Option<u64>,
+}
+
+impl From<RestartReason> for RoundEnd {
+    fn from(reason: RestartReason) -> Self {
+        Self { reason, loss: None, verdict: None, memory_step: None }
+    }
+}
+
 /// A round that has ended.
 #[derive(Debug)]
 pub(crate) struct Regathering {
@@ -152,6 +170,26 @@ pub(crate) struct Closed {
 }
 
 impl Phase {
+    /// Returns the round that runs.
+    pub(crate) fn running(&self) -> Option<&Running> {
+        if let Self::Running(running) = self { Some(running) } else { None }
+    }
+
+    /// Returns the round that runs, for changes.
+    pub(crate) fn running_mut(&mut self) -> Option<&mut Running> {
+        if let Self::Running(running) = self { Some(running) } else { None }
+    }
+
+    /// Returns the round that has ended, until the next one begins.
+    pub(crate) fn regathering(&self) -> Option<&Regathering> {
+        if let Self::Regathering(regathering) = self { Some(regathering) } else { None }
+    }
+
+    /// Returns the round that has ended, for changes.
+    pub(crate) fn regathering_mut(&mut self) -> Option<&mut Regathering> {
+        if let Self::Regathering(regathering) = self { Some(regathering) } else { None }
+    }
+
     /// Returns the newest round, if its members matter in this phase.
     pub(crate) fn group(&self) -> Option<&Group> {
         match self {

@@ -162,7 +162,7 @@ impl Rendezvous {
         let others = self.job.roster.iter().filter(|(other, _)| *other != id);
         let mut peers: Vec<_> = others.map(|(_, node)| node.peer()).collect();
         peers.extend(self.welcomed.take());
-        self.out.effects.extend(peers.into_iter().map(|to| Effect::HangUp { to }));
+        self.out.queue.extend(peers.into_iter().map(|to| Effect::HangUp { to }));
     }
 
     /// Learns round and charges of an earlier coordinator from a node of this run.
@@ -191,7 +191,7 @@ impl Rendezvous {
                     None,
                     EventKind::CoordinatorEnded { hands_over: false },
                 );
-                self.out.effects.push_back(Effect::Resign { term: known_round.term });
+                self.out.queue.push_back(Effect::Resign { term: known_round.term });
                 return;
             }
             None | Some(_) => {}

@@ -6,14 +6,13 @@ use crate::{
     account::{Pauses, TimeState, whole_millis},
     limits::{ACCOUNT_INTERVAL, after, millis},
     machine::Rendezvous,
-    phase::Phase,
     snapshot::{JobTime, StateTime},
 };
 
 impl Rendezvous {
     /// Returns the time at which the account of a running round must be stored.
     pub(super) fn account_due(&self) -> Option<Instant> {
-        let is_running = matches!(self.job.phase, Phase::Running(_));
+        let is_running = self.job.phase.running().is_some();
         is_running.then(|| after(self.journal.stored, ACCOUNT_INTERVAL))
     }
 

@@ -19,13 +19,9 @@ impl Rendezvous {
         if self.job.availability == Availability::Ended {
             return;
         }
-        let Some(assignment) = self.assignment(id) else {
-            return;
-        };
+        let Some(assignment) = self.assignment(id) else { return };
         let sent = SentAssignment::from(&assignment);
-        let Some(node) = self.job.roster.get_mut(id) else {
-            return;
-        };
+        let Some(node) = self.job.roster.get_mut(id) else { return };
         if node.sent == Some(sent) {
             return;
         }
@@ -168,9 +164,7 @@ impl Rendezvous {
 
     /// Dismisses leavers once the round that they served has stopped.
     pub(super) fn dismiss_leavers(&mut self) {
-        let Some(group) = self.job.phase.group_mut() else {
-            return;
-        };
+        let Some(group) = self.job.phase.group_mut() else { return };
         if !group.unstopped().is_empty() {
             return;
         }

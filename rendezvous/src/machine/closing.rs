@@ -93,7 +93,7 @@ impl Rendezvous {
         info!("no node of the closed job is left; it is forgotten");
         self.job.availability = Availability::Ended;
         self.out.event(&self.job, None, None, EventKind::CoordinatorEnded { hands_over: false });
-        self.out.effects.push_back(Effect::Forget);
+        self.out.queue.push_back(Effect::Forget);
     }
 
     /// Begins a new run if no node of the earlier coordinator's run is left. It has a new budget if
@@ -191,7 +191,7 @@ impl Rendezvous {
                 None,
                 EventKind::CoordinatorEnded { hands_over: false },
             );
-            self.out.effects.push_back(Effect::Finish { is_over });
+            self.out.queue.push_back(Effect::Finish { is_over });
         }
     }
 
@@ -209,7 +209,7 @@ impl Rendezvous {
         info!("coordinator ends in favor of another one");
         self.job.availability = Availability::Ended;
         self.out.event(&self.job, None, None, EventKind::CoordinatorEnded { hands_over: true });
-        self.out.effects.push_back(Effect::Finish { is_over: true });
+        self.out.queue.push_back(Effect::Finish { is_over: true });
         Some(self.job.state.term)
     }
 
@@ -217,9 +217,7 @@ impl Rendezvous {
     ///
     /// Returns false if a member was lost: its agent may be started again, and the job continues.
     pub(super) fn have_all_left(&self) -> bool {
-        let Some(group) = self.job.phase.group() else {
-            return false;
-        };
+        let Some(group) = self.job.phase.group() else { return false };
         (self.job.roster.is_empty() || self.job.roster.all_leaving())
             && !group.leavers().is_empty()
             && !group.members().any(|(_, member)| matches!(member.state, MemberState::Lost(_)))
@@ -241,9 +239,7 @@ impl Failures {
     /// Collects the failures of a round with their times, oldest first.
     pub(super) fn new(failures: impl IntoIterator<Item = (Instant, WorkerFailure)>) -> Self {
         let mut failures = failures.into_iter();
-        let Some((begin, first)) = failures.next() else {
-            return Self::default();
-        };
+        let Some((begin, first)) = failures.next() else { return Self::default() };
         let mut further = Vec::new();
         let mut others: u32 = 0;
         for (happened, failure) in failures {

@@ -21,9 +21,7 @@ impl Rendezvous {
     /// Removes a lost node, if it is known. None of its processes runs any more.
     pub(super) fn on_lost(&mut self, now: Instant, id: &NodeId, how: EvictReason) {
         self.count_loss(now, id);
-        let Some(node) = self.job.roster.remove_lost(now, id) else {
-            return;
-        };
+        let Some(node) = self.job.roster.remove_lost(now, id) else { return };
         info!(node = %id, host = %node.description.host_name, reason = how.kind(), "node lost");
         self.out.record_loss(&self.job, &node, how);
         self.forget_memory(now, &node);

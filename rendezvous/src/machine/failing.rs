@@ -27,7 +27,7 @@ use crate::{
     limits::{EARLY, QUIET_TIME, after},
     machine::{Rendezvous, closing::Failures},
     message::{JobResult, RestartReason, ToNode, WorkerEnd, WorkerFailure},
-    phase::{PendingVerdict, Phase, Running},
+    phase::{PendingVerdict, RoundEnd, Running},
     roster::SentAssignment,
     settings::SharedSettings,
     training::ChargedRound,
@@ -36,9 +36,7 @@ use crate::{
 impl Rendezvous {
     /// Ends the running round because a worker on `id` failed, and opens the verdict.
     pub(super) fn fail(&mut self, now: Instant, id: &NodeId, failure: WorkerFailure) {
-        let Some(node) = self.job.roster.get_mut(id) else {
-            return;
-        };
+        let Some(node) = self.job.roster.get_mut(id) else { return };
         let reason = RestartReason::WorkerFailed {
             host_name: node.description.host_name.clone(),
             global_rank: failure.global_rank,
@@ -46,9 +44,7 @@ impl Rendezvous {
             oom: failure.oom,
             hardware: failure.hardware_lines(),
         };
-        let Some(group) = self.job.phase.group() else {
-            return;
-        };
+        let Some(group) = self.job.phase.group() else { return };
         // The node stops by itself and needs no restart message.
         node.sent = Some(SentAssignment::Restart(group.round));
         // A member that had succeeded is not missed by any worker, so its loss does not explain a
@@ -71,7 +67,7 @@ impl Rendezvous {
             blamed,
         });
         self.out.record_failure(&self.job, id, &failure);
-        self.restart(now, reason, None, verdict);
+        self.end_round(now, RoundEnd { verdict, ..reason.into() });
         self.record(id, Some(failure));
         if by_membership {
             return;
@@ -85,7 +81,7 @@ impl Rendezvous {
 
     /// Returns the member whose worker the others wait for, by the look at the workers of the stalled round.
     fn blamed_by_look(&self) -> Option<NodeId> {
-        let Phase::Running(Running { group, stall: Some(stall), .. }) = &self.job.phase else {
+        let Some(Running { group, stall: Some(stall), .. }) = self.job.phase.running() else {
             return None;
         };
         let rank = stall.blamed()?;
@@ -97,12 +93,8 @@ impl Rendezvous {
     /// Records a failure on `id` in the round that will be judged.
     pub(super) fn record(&mut self, id: &NodeId, failure: Option<WorkerFailure>) {
         let now = self.job.clock;
-        let Phase::Regathering(regathering) = &mut self.job.phase else {
-            return;
-        };
-        let (Some(verdict), Some(failure)) = (&mut regathering.verdict, failure) else {
-            return;
-        };
+        let Some(regathering) = self.job.phase.regathering_mut() else { return };
+        let (Some(verdict), Some(failure)) = (&mut regathering.verdict, failure) else { return };
         // The time is not before the start of the round: a node claims the age, which cannot be
         // trusted.
         let is_first = !verdict.failures.contains_key(id);
@@ -139,7 +131,7 @@ impl Rendezvous {
 
     /// Records a sign of life: the report of `id` about its state.
     pub(super) fn record_sign_of_life_by_report(&mut self, id: &NodeId) {
-        if let Phase::Regathering(regathering) = &mut self.job.phase
+        if let Some(regathering) = self.job.phase.regathering_mut()
             && let Some(verdict) = &mut regathering.verdict
         {
             verdict.awaited.remove(id);
@@ -151,7 +143,7 @@ impl Rendezvous {
     /// Keeps it if this member has given a sign of life since the failure. A member that is lost
     /// now, while the members stop, did not cause it.
     pub(super) fn drop_verdict(&mut self, id: &NodeId) {
-        if let Phase::Regathering(regathering) = &mut self.job.phase
+        if let Some(regathering) = self.job.phase.regathering_mut()
             && regathering.verdict.take_if(|verdict| verdict.awaited.contains(id)).is_some()
         {
             info!(round = %regathering.group.round, "failure not charged: a member was lost");
@@ -165,9 +157,7 @@ impl Rendezvous {
     /// The first failure is known only then: a node reads its workers' error files when they have
     /// ended. The next round waits for the same, so this does not delay a restart.
     pub(super) fn judge(&mut self, now: Instant, shared: SharedSettings) -> bool {
-        let Phase::Regathering(regathering) = &mut self.job.phase else {
-            return false;
-        };
+        let Some(regathering) = self.job.phase.regathering_mut() else { return false };
         if !regathering.group.unstopped().is_empty() {
             return false;
         }
@@ -177,16 +167,12 @@ impl Rendezvous {
         };
         let mut failures: Vec<_> = verdict.failures.into_iter().collect();
         failures.sort_by_key(|(_, (happened, _))| *happened);
-        let Some((id, (happened, failure))) = failures.first().cloned() else {
-            return false;
-        };
+        let Some((id, (happened, failure))) = failures.first().cloned() else { return false };
         let suspect = verdict.blamed.or_else(|| suspect(&failures).cloned());
         let failures = Failures::new(failures.into_iter().map(|(_, failure)| failure));
         let group = &regathering.group;
         let (round, is_newcomer) = (group.round, group.is_newcomer(&id));
-        let Some(started) = group.started else {
-            return false;
-        };
+        let Some(started) = group.started else { return false };
         if matches!(failure.end, WorkerEnd::StandbyUnfit(_)) {
             info!(%round, node = %id, "failure not charged: a standby did not fit the script");
             self.out.record_free_failure(&self.job, FreeReason::StandbyUnfit);
@@ -314,14 +300,10 @@ impl Rendezvous {
 
     /// Counts the loss of a node, if it is still a member.
     pub(super) fn count_loss(&mut self, now: Instant, id: &NodeId) {
-        let Some(group) = self.job.phase.group() else {
-            return;
-        };
+        let Some(group) = self.job.phase.group() else { return };
         let Some(started) = group.started else { return };
         let is_lost = group.held(id).is_some_and(|member| member.state.stays());
-        let Some(node) = self.job.roster.get_mut(id).filter(|_| is_lost) else {
-            return;
-        };
+        let Some(node) = self.job.roster.get_mut(id).filter(|_| is_lost) else { return };
         if node.tally.lost(now, started) {
             warn!(node = %id, "node was lost repeatedly: quarantined");
             node.tally.quarantine(now);
@@ -331,9 +313,7 @@ impl Rendezvous {
 
     /// Counts members whose leases ended on their own side. Like losses, these are free.
     pub(super) fn count_expired(&mut self, now: Instant) {
-        let Phase::Regathering(regathering) = &mut self.job.phase else {
-            return;
-        };
+        let Some(regathering) = self.job.phase.regathering_mut() else { return };
         let Some(started) = regathering.group.started else { return };
         for (id, at) in regathering.group.take_expired() {
             let is_third =
@@ -357,7 +337,7 @@ impl Rendezvous {
         if let Some(node) = self.job.roster.get_mut(id) {
             node.tally.quarantine(now);
         }
-        if let Phase::Regathering(regathering) = &mut self.job.phase {
+        if let Some(regathering) = self.job.phase.regathering_mut() {
             regathering.loss = Some(now);
         }
         self.out.event_of(

@@ -86,9 +86,7 @@ impl Rendezvous {
     /// Also records when the round is no longer early, because a restarted coordinator cannot know
     /// how long it has run.
     pub(super) fn calm_down(&mut self, now: Instant) {
-        let Phase::Running(Running { group, .. }) = &self.job.phase else {
-            return;
-        };
+        let Some(Running { group, .. }) = self.job.phase.running() else { return };
         let (is_settled, is_quiet) = (has_run(group, now, EARLY), has_run(group, now, QUIET_TIME));
         let has_free_rounds = self.job.state.free_rounds > 0;
         if is_settled && self.job.state.is_early || is_quiet && has_free_rounds {

@@ -59,9 +59,7 @@ impl Rendezvous {
         }
         let ready = self.candidates(shared);
         let is_empty = self.job.roster.is_empty();
-        let Phase::Gathering(gathering) = &mut self.job.phase else {
-            return false;
-        };
+        let Phase::Gathering(gathering) = &mut self.job.phase else { return false };
         gathering.since = if is_empty { None } else { gathering.since.or(Some(now)) };
         let is_first = self.job.state.round == Round(0);
         let may_begin = !is_first
@@ -71,9 +69,7 @@ impl Rendezvous {
             return self.complete(now, shared);
         }
         let young = self.job.roster.young().len();
-        let Phase::Gathering(gathering) = &mut self.job.phase else {
-            return false;
-        };
+        let Phase::Gathering(gathering) = &mut self.job.phase else { return false };
         // Nodes that are too young will be old enough soon, often before the last call is over.
         if is_enough(ready + young, shared) {
             // Set once and never moved, so that nodes that arrive one after the other do not delay
@@ -94,9 +90,7 @@ impl Rendezvous {
         } else {
             gathering.last_call_until = None;
         }
-        let Some(since) = gathering.since else {
-            return false;
-        };
+        let Some(since) = gathering.since else { return false };
         self.give_up_after(now, since, shared)
     }
 

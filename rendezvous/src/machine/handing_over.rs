@@ -72,7 +72,7 @@ impl Rendezvous {
             self.sync(&id);
         }
         self.job.availability = Availability::Ended;
-        self.out.effects.push_back(Effect::HandOver);
+        self.out.queue.push_back(Effect::HandOver);
     }
 
     /// Ends this elected coordinator if `id` was the node in its process, and was dismissed.

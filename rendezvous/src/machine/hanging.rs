@@ -15,7 +15,7 @@ use crate::{
     limits::after,
     machine::Rendezvous,
     message::{Hung, WorkerEnd},
-    phase::{Phase, Running},
+    phase::Running,
     stalled_round::StalledRound,
     training::HANG_MIN,
 };
@@ -27,9 +27,7 @@ impl Rendezvous {
     /// Names a worker if one is due.
     pub(super) fn follow_hang(&mut self, now: Instant) {
         if self.hang_deadline().is_some_and(|due| due <= now) {
-            let Phase::Running(Running { stall: Some(stall), .. }) = &self.job.phase else {
-                return;
-            };
+            let Some(Running { stall: Some(stall), .. }) = self.job.phase.running() else { return };
             let rank = stall.blamed().unwrap_or(GlobalRank(0));
             self.name_hung(now, rank, false);
         }
@@ -37,7 +35,7 @@ impl Rendezvous {
 
     /// Names the worker that was stopped in both parts of the look, if there is one.
     pub(super) fn name_stopped(&mut self, now: Instant) {
-        let Phase::Running(Running { stall: Some(stall), .. }) = &self.job.phase else { return };
+        let Some(Running { stall: Some(stall), .. }) = self.job.phase.running() else { return };
         let stopped = stall.stopped().filter(|_| stall.hung.is_none() && self.kills_hung());
         if let Some(rank) = stopped {
             self.name_hung(now, rank, true);
@@ -45,9 +43,7 @@ impl Rendezvous {
     }
 
     fn name_hung(&mut self, now: Instant, rank: GlobalRank, if_stopped: bool) {
-        let Phase::Running(Running { stall: Some(stall), .. }) = &mut self.job.phase else {
-            return;
-        };
+        let Some(Running { stall: Some(stall), .. }) = self.job.phase.running_mut() else { return };
         let time = now.saturating_duration_since(stall.hang_since.unwrap_or(stall.since));
         debug!(%rank, ?time, if_stopped, "a worker hangs");
         stall.hung = Some(Hung { rank, time, if_stopped });
@@ -57,7 +53,7 @@ impl Rendezvous {
     /// Returns the time at which a worker is named if there is no further step. `None` while the workers have a known
     /// reason to wait. Afterwards, the time begins again.
     pub(super) fn hang_deadline(&self) -> Option<Instant> {
-        let Phase::Running(running) = &self.job.phase else { return None };
+        let Some(running) = self.job.phase.running() else { return None };
         let stall = running.stall.as_ref()?;
         let is_named = stall.hung.is_some_and(|hung| !hung.if_stopped);
         let since = stall.hang_since.filter(|_| self.kills_hung() && !is_named)?;

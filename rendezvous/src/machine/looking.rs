@@ -29,7 +29,7 @@ use crate::{
 impl Rendezvous {
     /// Begins a look at the workers of the running round.
     pub(super) fn begin_look(&mut self, now: Instant) {
-        let Phase::Running(running) = &mut self.job.phase else { return };
+        let Some(running) = self.job.phase.running_mut() else { return };
         self.looks = self.looks.saturating_add(1);
         running.look = Some(Box::new(Looking::new(now, self.looks, running.group.size)));
         running.is_look_due = false;
@@ -43,14 +43,14 @@ impl Rendezvous {
     /// Begins a look because a person has asked for it. If there is one already, its places are the answer. If these are
     /// shown already, another look follows.
     pub(super) fn note_look_request(&mut self, now: Instant) {
-        let Phase::Running(running) = &mut self.job.phase else { return };
+        let Some(running) = self.job.phase.running_mut() else { return };
         let shown = running.places.as_ref().map(|places| places.1.number);
         match &mut running.look {
             Some(look) if shown == Some(look.look().number) => running.is_look_due = true,
             Some(look) => look.want(),
             None => {
                 self.begin_look(now);
-                let Phase::Running(Running { look: Some(look), .. }) = &mut self.job.phase else {
+                let Some(Running { look: Some(look), .. }) = self.job.phase.running_mut() else {
                     return;
                 };
                 look.want();
@@ -61,7 +61,7 @@ impl Rendezvous {
 
     /// Handles the answer of a node to a look.
     pub(super) fn handle_digest(&mut self, now: Instant, id: &NodeId, mut digest: Digest) {
-        let Phase::Running(running) = &mut self.job.phase else { return };
+        let Some(running) = self.job.phase.running_mut() else { return };
         let (group, Some(look)) = (&running.group, &mut running.look) else { return };
         let Some(member) = group.held(id).filter(|_| digest.round == group.round) else { return };
         let ranks = group
@@ -78,19 +78,19 @@ impl Rendezvous {
 
     /// Applies the deadlines of the look.
     pub(super) fn step_of_look(&mut self, now: Instant) {
-        let Phase::Running(Running { look: Some(look), .. }) = &mut self.job.phase else { return };
+        let Some(Running { look: Some(look), .. }) = self.job.phase.running_mut() else { return };
         let step = look.handle_timeout(now);
         self.follow_look(now, step);
     }
 
     /// Returns the time at which the look changes, if there is one.
     pub(super) fn look_deadline(&self) -> Option<Instant> {
-        let Phase::Running(running) = &self.job.phase else { return None };
+        let Some(running) = self.job.phase.running() else { return None };
         running.look.as_ref().map(|look| look.deadline())
     }
 
     fn follow_look(&mut self, now: Instant, step: LookStep) {
-        let Phase::Running(Running { look: Some(look), .. }) = &self.job.phase else { return };
+        let Some(Running { look: Some(look), .. }) = self.job.phase.running() else { return };
         let number = look.look().number;
         self.out.has_guidance |= step.is_changed;
         if step.is_explained {
@@ -99,7 +99,7 @@ impl Rendezvous {
         if step.is_over {
             self.name_stopped(now);
             self.record_explanation();
-            let Phase::Running(running) = &mut self.job.phase else { return };
+            let Some(running) = self.job.phase.running_mut() else { return };
             running.look = None;
             if running.is_look_due {
                 self.note_look_request(now);
@@ -109,7 +109,7 @@ impl Rendezvous {
 
     /// Records the newest explanation of the stall as an event.
     pub(super) fn record_explanation(&mut self) {
-        let Phase::Running(running) = &mut self.job.phase else { return };
+        let Some(running) = self.job.phase.running_mut() else { return };
         let Some(stall) = &mut running.stall else { return };
         let Some(explanation) = stall.unrecorded.take() else { return };
         let kind = EventKind::StallExplained { text: explanation.text, rank: explanation.rank };
@@ -147,7 +147,7 @@ impl Rendezvous {
 
     /// Returns the places of the workers at the newest look, for people.
     pub(super) fn shown_look(&self, now: Instant) -> Option<JobLook> {
-        let Phase::Running(running) = &self.job.phase else { return None };
+        let Some(running) = self.job.phase.running() else { return None };
         let (since, look) = running.places.as_deref()?;
         let age_ms = millis(now.saturating_duration_since(*since));
         Some(JobLook { age_ms, ..look.clone() })
@@ -155,7 +155,7 @@ impl Rendezvous {
 
     /// Returns what this coordinator itself knows about the running round.
     fn own_facts(&self, look: u64) -> Option<Own> {
-        let Phase::Running(running) = &self.job.phase else { return None };
+        let Some(running) = self.job.phase.running() else { return None };
         let group = &running.group;
         let members = group.table.as_ref()?.member_ranks();
         Some(Own {
@@ -170,7 +170,7 @@ impl Rendezvous {
 
     /// Returns the reason for which ragent itself makes the workers wait, if there is one.
     pub(super) fn own_wait(&self) -> Option<OwnWait> {
-        let Phase::Running(running) = &self.job.phase else { return None };
+        let Some(running) = self.job.phase.running() else { return None };
         if let Some((id, rank)) = self.memory.waits_for_buffer() {
             let to = running.group.member(id).and_then(|member| self.buddy_host(member.rank));
             return Some(OwnWait::Memory { rank, to });

@@ -402,7 +402,7 @@ impl Rendezvous {
             }
         }
         let complete = self.memory.holdings.newest_complete();
-        if complete > self.memory.reached && matches!(self.job.phase, Phase::Running(_)) {
+        if complete > self.memory.reached && self.job.phase.running().is_some() {
             self.memory.reached = complete;
             complete.into_iter().for_each(|checkpoint| self.reach_in_memory(checkpoint));
         }
@@ -471,7 +471,7 @@ impl Rendezvous {
     /// that the next round has the same ranks, or that other ranks can read it, this returns `None`, and the phase goes on
     /// as it would without memory.
     pub(super) fn saved_in_memory(&self, now: Instant) -> Option<u64> {
-        let Phase::Running(Running { group, notice: Some(phase), .. }) = &self.job.phase else {
+        let Some(Running { group, notice: Some(phase), .. }) = self.job.phase.running() else {
             return None;
         };
         let is_suitable = matches!(phase.kind, NoticeKind::Leave | NoticeKind::Members);

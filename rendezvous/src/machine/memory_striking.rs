@@ -18,7 +18,6 @@ use crate::{
     limits::HOST_TALLIES_MAX,
     machine::Rendezvous,
     message::{MemoryReport, MemoryUnusable, RestartReason, UnusableReason},
-    phase::Phase,
     snapshot::grouped,
 };
 
@@ -78,14 +77,14 @@ impl Rendezvous {
         self.note_unusable(id, &unusable);
         let host_name = self.job.host_name(id);
         info!(node = %id, why = unusable.why.kind(), "the checkpoint in memory cannot be used");
-        self.restart(now, RestartReason::MemoryUnusable { host_name, unusable }, None, None);
+        self.end_round(now, RestartReason::MemoryUnusable { host_name, unusable });
     }
 
     /// Applies the same report if the round has ended already. A failure that has ended it was a consequence.
     pub(super) fn note_unusable_late(&mut self, id: &NodeId) {
         let Some(unusable) = self.unusable(id) else { return };
         self.note_unusable(id, &unusable);
-        if let Phase::Regathering(regathering) = &mut self.job.phase
+        if let Some(regathering) = self.job.phase.regathering_mut()
             && regathering.verdict.take().is_some()
         {
             info!(node = %id, "failure not charged: the checkpoint in memory cannot be used");

@@ -24,7 +24,7 @@ use crate::{
         StepSource, ToNode,
     },
     notice_phase::NoticePhase,
-    phase::{Phase, Running},
+    phase::{RoundEnd, Running},
     settings::SharedSettings,
     snapshot::Saving,
 };
@@ -47,7 +47,7 @@ impl Rendezvous {
         let (saved, state) = (node.report.saved, node.report.state);
         let round = node.report.round;
         let runs = matches!(state, NodeState::Running | NodeState::Succeeded);
-        if let Phase::Running(running) = &mut self.job.phase
+        if let Some(running) = self.job.phase.running_mut()
             && let Some(saved) = saved.filter(|_| runs)
             && running.group.round == round
             && running.group.held(id).is_some()
@@ -69,7 +69,7 @@ impl Rendezvous {
             self.last_request = Some(now);
             self.give_notice(now, NoticeKind::Save, None, String::new());
         }
-        let Phase::Running(running) = &self.job.phase else { return false };
+        let Some(running) = self.job.phase.running() else { return false };
         let Some(phase) = running.notice.as_ref().filter(|phase| phase.ends_round()) else {
             return false;
         };
@@ -91,7 +91,7 @@ impl Rendezvous {
     /// notice with that end. A node without workers that only leaves has nothing to save, so its notice does not
     /// count.
     fn pending_notice(&self) -> Option<(NoticeKind, Instant, String)> {
-        let Phase::Running(Running { group, .. }) = &self.job.phase else { return None };
+        let Some(Running { group, .. }) = self.job.phase.running() else { return None };
         let noticed = self.job.roster.noticed();
         let ends_job = self.job.roster.is_job_ending() || self.job.roster.all_will_leave();
         let counts = |id: &NodeId, ends: bool| ends || ends_job || group.held(id).is_some();
@@ -105,7 +105,7 @@ impl Rendezvous {
     /// Returns true if the round should end for waiting nodes, and this is no longer useful: the nodes are gone, or
     /// a member has done all its work. Workers that have exited because of the notice must start again.
     fn may_withdraw(&self) -> bool {
-        let Phase::Running(Running { group, notice: Some(phase), .. }) = &self.job.phase else {
+        let Some(Running { group, notice: Some(phase), .. }) = self.job.phase.running() else {
             return false;
         };
         let is_useless = !self.would_be_better(group) || group.any_succeeded();
@@ -134,7 +134,7 @@ impl Rendezvous {
         let noticed: Vec<NodeId> = noticed.map(|(id, _)| id.clone()).collect();
         let leavers: BTreeSet<(String, NodeId)> =
             noticed.into_iter().map(|id| (self.job.host_name(&id), id)).collect();
-        let Phase::Running(running) = &mut self.job.phase else { return };
+        let Some(running) = self.job.phase.running_mut() else { return };
         let has_changed = match (&mut running.notice, until) {
             (Some(phase), Some(until)) if phase.ends_round() => {
                 phase.join(kind, until, leavers, text)
@@ -180,7 +180,7 @@ impl Rendezvous {
         in_memory: Option<u64>,
         is_withdrawn: bool,
     ) {
-        let Phase::Running(running) = &mut self.job.phase else { return };
+        let Some(running) = self.job.phase.running_mut() else { return };
         let Some(phase) = running.notice.take() else { return };
         let missing = missing_ranks(&running.group, &phase);
         self.record_end_of_phase(now, &phase, (step, in_memory), missing, is_withdrawn);
@@ -193,37 +193,19 @@ impl Rendezvous {
             self.job.state.training.saved_step = step;
             self.job.state.training.complete_step = step;
         }
-        match phase.kind {
-            NoticeKind::Save => {}
-            NoticeKind::Members => {
-                if let Some(shared) = self.job.settings.shared {
-                    self.spacing.note(now, shared.timeouts.join_settle);
-                }
-                let waiting = u32::try_from(self.job.roster.ready().len()).unwrap_or(u32::MAX);
-                self.restart(now, RestartReason::NodesWaiting { waiting }, None, None);
-                self.note_memory_step(in_memory);
-                self.remember();
-            }
-            NoticeKind::Leave => {
-                let reason = RestartReason::Notice { kind: phase.kind, hosts: phase.hosts() };
-                self.restart(now, reason, None, None);
-                self.note_memory_step(in_memory);
-                self.remember();
-            }
-            NoticeKind::End => self.close_as_saved(),
-        }
-    }
-
-    /// Lets the members know which step in memory has ended the phase.
-    fn note_memory_step(&mut self, in_memory: Option<u64>) {
-        if let Phase::Regathering(regathering) = &mut self.job.phase {
-            regathering.memory_step = in_memory;
-        }
+        let reason = match phase.kind {
+            NoticeKind::Save => return,
+            NoticeKind::Members => self.reason_for_waiting(now),
+            NoticeKind::Leave => RestartReason::Notice { kind: phase.kind, hosts: phase.hosts() },
+            NoticeKind::End => return self.close_as_saved(),
+        };
+        self.end_round(now, RoundEnd { memory_step: in_memory, ..reason.into() });
+        self.remember();
     }
 
     /// Records the end of a phase whose round ends for another reason, such as a failure.
     pub(super) fn record_abandoned_phase(&mut self, now: Instant) {
-        let Phase::Running(running) = &mut self.job.phase else { return };
+        let Some(running) = self.job.phase.running_mut() else { return };
         let Some(phase) = running.notice.take().filter(NoticePhase::ends_round) else { return };
         let missing = missing_ranks(&running.group, &phase);
         self.record_end_of_phase(now, &phase, (None, None), missing, false);
@@ -268,7 +250,7 @@ impl Rendezvous {
 
     /// Returns true while a phase may end the round.
     pub(super) fn is_saving(&self) -> bool {
-        let Phase::Running(running) = &self.job.phase else { return false };
+        let Some(running) = self.job.phase.running() else { return false };
         running.notice.as_ref().is_some_and(NoticePhase::ends_round)
     }
 
@@ -283,7 +265,7 @@ impl Rendezvous {
 
     fn request_due_at(&self) -> Option<Instant> {
         let last = self.last_request.map_or(self.job.clock, |last| after(last, SAVE_SPACING));
-        (self.is_save_due && matches!(self.job.phase, Phase::Running(_))).then_some(last)
+        (self.is_save_due && self.job.phase.running().is_some()).then_some(last)
     }
 
     /// Sends all members the newest notice, if it has changed. They have received their admissions before.
@@ -291,7 +273,7 @@ impl Rendezvous {
         if !mem::take(&mut self.out.has_guidance) {
             return;
         }
-        let Phase::Running(running) = &self.job.phase else { return };
+        let Some(running) = self.job.phase.running() else { return };
         let members: Vec<NodeId> = running.group.members().map(|(id, _)| id.clone()).collect();
         for id in members {
             self.send_guidance(now, &id);
@@ -300,7 +282,7 @@ impl Rendezvous {
 
     /// Sends a member the newest notice of the round, if there was one.
     pub(super) fn send_guidance(&mut self, now: Instant, id: &NodeId) {
-        let Phase::Running(running) = &self.job.phase else { return };
+        let Some(running) = self.job.phase.running() else { return };
         let memory_off = self.memory_off();
         let look = running.look.as_ref().map(|look| look.look());
         let has_news = self.has_given_guidance || memory_off.is_some() || look.is_some();
@@ -320,7 +302,7 @@ impl Rendezvous {
 
     /// Records the newest checkpoint of a member.
     pub(super) fn record_checkpoint(&mut self, now: Instant, id: &NodeId, checkpoint: &Checkpoint) {
-        let Phase::Running(running) = &mut self.job.phase else { return };
+        let Some(running) = self.job.phase.running_mut() else { return };
         let round = running.group.round;
         let runs_it = self.job.roster.get(id).is_some_and(|node| node.report.round == round);
         if !runs_it || running.group.held(id).is_none() {
@@ -375,7 +357,7 @@ impl Rendezvous {
 
     /// Returns the state of the phase for people; `None` if there is none.
     pub(super) fn saving(&self, now: Instant) -> Option<Saving> {
-        let Phase::Running(running) = &self.job.phase else { return None };
+        let Some(running) = self.job.phase.running() else { return None };
         let phase = running.notice.as_ref().filter(|phase| phase.ends_round())?;
         let table = running.group.table.as_ref()?;
         let saved =

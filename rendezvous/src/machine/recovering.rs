@@ -26,7 +26,7 @@ use crate::{
         Assignment, JobResult, KnownRound, NodeReport, NodeState, Registration, RestartReason,
         WaitReason,
     },
-    phase::{Gathering, Phase, Recovering, RecoveryStage, Regathering},
+    phase::{Gathering, Phase, Recovering, RecoveryStage, RoundEnd},
     roster::RosterNode,
     settings::{JobState, Leases, SharedSettings},
 };
@@ -206,9 +206,7 @@ impl Rendezvous {
     pub(super) fn claim(&mut self, id: &NodeId, known_round: KnownRound) {
         let is_credible = self.is_credible(known_round.round);
         let nodes_max = self.job.settings.shared.map_or(0, |shared| shared.nodes.max());
-        let Phase::Recovering(recovering) = &mut self.job.phase else {
-            return;
-        };
+        let Phase::Recovering(recovering) = &mut self.job.phase else { return };
         if self.job.state.closed.is_some() {
             // Only agents of that run can recover it, and they receive its outcome instead.
             return;
@@ -300,9 +298,7 @@ impl Rendezvous {
     /// Agents that know the round only from a state file do not suffice: a job that was killed as a whole and
     /// is started again must continue without the agents that are gone.
     pub(super) fn recall_round(&mut self, now: Instant, registration: &Registration) {
-        let Phase::Gathering(gathering) = &mut self.job.phase else {
-            return;
-        };
+        let Phase::Gathering(gathering) = &mut self.job.phase else { return };
         let (known_round, round) = (registration.known_round, registration.report.round);
         let nodes_max = registration.settings.nodes.max();
         let is_member =
@@ -331,9 +327,7 @@ impl Rendezvous {
             return false;
         }
         let leases = self.leases();
-        let Phase::Recovering(recovering) = &mut self.job.phase else {
-            return false;
-        };
+        let Phase::Recovering(recovering) = &mut self.job.phase else { return false };
         let welcomed = self.welcomed.last_until();
         if now < recovering.goes_on_at(leases, self.job.grant.as_ref(), welcomed) {
             return false;
@@ -389,9 +383,7 @@ impl Rendezvous {
 
     /// Returns the number of members that are back, plus the nodes that replace others.
     pub(super) fn present_in_recovery(&self) -> u32 {
-        let Phase::Recovering(recovering) = &self.job.phase else {
-            return 0;
-        };
+        let Phase::Recovering(recovering) = &self.job.phase else { return 0 };
         let is_new = |id: &&NodeId| !recovering.ranks.contains_key(*id);
         recovering.present(self.job.roster.ready().iter().filter(is_new).count())
     }
@@ -404,9 +396,7 @@ impl Rendezvous {
         present: u32,
         needed: u32,
     ) -> bool {
-        let Phase::Recovering(recovering) = &mut self.job.phase else {
-            return false;
-        };
+        let Phase::Recovering(recovering) = &mut self.job.phase else { return false };
         if recovering.stage == RecoveryStage::Listening {
             warn!(
                 present,
@@ -453,9 +443,7 @@ impl Rendezvous {
     /// Waits for the members that are back, as after any other end of a round.
     fn recover(&mut self) {
         let now = self.job.clock;
-        let Phase::Recovering(recovering) = &mut self.job.phase else {
-            return;
-        };
+        let Phase::Recovering(recovering) = &mut self.job.phase else { return };
         let members = mem::take(&mut recovering.members);
         let (round, since) = (recovering.round, recovering.since);
         let size = recovering
@@ -476,7 +464,7 @@ impl Rendezvous {
         let group = Group::recovered(round, size, members);
         let reason = self.why_last_round_ended();
         let (verdict, memory_step) = (None, None);
-        self.regather(Regathering { group, reason, since: now, loss, verdict, memory_step });
+        self.regather(now, group, RoundEnd { reason, loss, verdict, memory_step });
     }
 
     /// Returns true if the last round had succeeded on all members before its coordinator announced it. Members

@@ -6,14 +6,13 @@ use crate::{
     ids::NodeId,
     machine::Rendezvous,
     message::{RefusedClients, ToNode},
-    phase::Phase,
 };
 
 impl Rendezvous {
     /// Records the clients that the store of `node` has refused. Reports new ones to the other members of its
     /// round.
     pub(super) fn note_refused_clients(&mut self, node: &NodeId, refused: &RefusedClients) {
-        let Phase::Running(running) = &mut self.job.phase else { return };
+        let Some(running) = self.job.phase.running_mut() else { return };
         if !running.group.add_refused_clients(node, refused) {
             return;
         }
@@ -28,7 +27,7 @@ impl Rendezvous {
 
     /// Sends a member all clients that the store of its round has refused, if any.
     pub(super) fn repeat_refused_clients(&mut self, id: &NodeId) {
-        let Phase::Running(running) = &self.job.phase else { return };
+        let Some(running) = self.job.phase.running() else { return };
         let refused = refused_clients(&running.group);
         if refused.addresses.is_empty() || running.group.held(id).is_none() {
             return;

@@ -45,9 +45,7 @@ impl Regathering {
 impl Rendezvous {
     /// Applies the state that a member has reported.
     pub(super) fn on_report_in_regathering(&mut self, id: &NodeId) {
-        let Phase::Regathering(regathering) = &mut self.job.phase else {
-            return;
-        };
+        let Some(regathering) = self.job.phase.regathering_mut() else { return };
         let group = &mut regathering.group;
         let Some(node) = self.job.roster.get(id).filter(|_| group.held(id).is_some()) else {
             return;
@@ -87,9 +85,7 @@ impl Rendezvous {
 
     /// Applies the loss of `id`.
     pub(super) fn on_lost_in_regathering(&mut self, now: Instant, id: &NodeId, how: EvictReason) {
-        let Phase::Regathering(regathering) = &mut self.job.phase else {
-            return;
-        };
+        let Some(regathering) = self.job.phase.regathering_mut() else { return };
         let group = &mut regathering.group;
         if group.held(id).is_none() {
             return;
@@ -117,9 +113,7 @@ impl Rendezvous {
         }
         self.evict_overdue(now, shared);
         self.dismiss_leavers();
-        let Phase::Regathering(regathering) = &self.job.phase else {
-            return false;
-        };
+        let Some(regathering) = self.job.phase.regathering() else { return false };
         match self.job.availability {
             Availability::Available => {}
             Availability::ShuttingDown if regathering.group.unstopped().is_empty() => {
@@ -133,22 +127,16 @@ impl Rendezvous {
         if self.judge(now, shared) {
             return true;
         }
-        let Phase::Regathering(regathering) = &self.job.phase else {
-            return false;
-        };
+        let Some(regathering) = self.job.phase.regathering() else { return false };
         if regathering.verdict.is_none() && self.close_if_ending() {
             return true;
         }
-        let Phase::Regathering(regathering) = &self.job.phase else {
-            return false;
-        };
+        let Some(regathering) = self.job.phase.regathering() else { return false };
         if regathering.verdict.is_some() || !regathering.group.pending().is_empty() {
             return false;
         }
         self.count_expired(now);
-        let Phase::Regathering(regathering) = &self.job.phase else {
-            return false;
-        };
+        let Some(regathering) = self.job.phase.regathering() else { return false };
         let ready = self.candidates(shared);
         if ready >= regathering.wanted(shared) {
             return self.complete(now, shared);
@@ -199,9 +187,7 @@ impl Rendezvous {
     /// Their workers were killed at the end of the grace, so the next round may start without them.
     fn evict_overdue(&mut self, now: Instant, shared: SharedSettings) {
         let leases = self.leases();
-        let Phase::Regathering(regathering) = &mut self.job.phase else {
-            return;
-        };
+        let Some(regathering) = self.job.phase.regathering_mut() else { return };
         if now < regathering.overdue_at(shared, leases) || regathering.group.pending().is_empty() {
             return;
         }

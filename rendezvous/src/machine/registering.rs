@@ -236,7 +236,7 @@ impl Rendezvous {
         }) {
             debug!(node = %from.node, "registration is older than the node's round");
             self.welcomed.remove_with_workers(&from.node);
-            self.out.effects.push_back(Effect::HangUp { to: from.clone() });
+            self.out.queue.push_back(Effect::HangUp { to: from.clone() });
             return None;
         }
         let registration = self.welcomed.remove(&from.node)?;
@@ -257,7 +257,7 @@ impl Rendezvous {
             self.welcomed.by_time.first().filter(|(until, _)| *until <= now).cloned()
         {
             if let Some(registration) = self.welcomed.remove(&node) {
-                self.out.effects.push_back(Effect::HangUp { to: registration.peer() });
+                self.out.queue.push_back(Effect::HangUp { to: registration.peer() });
             }
         }
         self.welcomed.forget_ended(now);

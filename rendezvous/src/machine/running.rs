@@ -11,7 +11,7 @@ use crate::{
     job::Availability,
     machine::{Rendezvous, closing::Failures, state_by_report},
     message::{EvictReason, JobResult, NodeState, RestartReason},
-    phase::{PendingVerdict, Phase, Regathering, Running},
+    phase::{Phase, Regathering, RoundEnd, Running},
     roster::RosterNode,
     settings::SharedSettings,
 };
@@ -26,9 +26,7 @@ impl Rendezvous {
         if self.end_unhealthy(now, id) {
             return;
         }
-        let Phase::Running(Running { group, notice, .. }) = &mut self.job.phase else {
-            return;
-        };
+        let Some(Running { group, notice, .. }) = self.job.phase.running_mut() else { return };
         let Some(node) = self.job.roster.get(id).filter(|_| group.held(id).is_some()) else {
             return;
         };
@@ -40,13 +38,13 @@ impl Rendezvous {
             group.set_state(id, MemberState::Lost(EvictReason::Silent));
             self.out.record_eviction(&self.job, id, EvictReason::Silent);
             let reason = RestartReason::NodeLost { host_name, how: EvictReason::Silent };
-            self.restart(now, reason, Some(now), None);
+            self.end_round(now, RoundEnd { loss: Some(now), ..reason.into() });
             return;
         }
         if let NodeState::Leaving { reaped } = state {
             group.set_state(id, MemberState::of(state));
             if reaped && !has_succeeded && !self.is_sole_host(id) {
-                self.restart(now, RestartReason::NodeLeft { host_name }, None, None);
+                self.end_round(now, RestartReason::NodeLeft { host_name });
             }
             return;
         }
@@ -73,7 +71,7 @@ impl Rendezvous {
                     let node = Some(self.job.event_node(id));
                     self.out.event_with_end(&self.job, None, node, EventKind::NodeLeaseExpired);
                     let reason = RestartReason::NodeLost { host_name, how: EvictReason::Silent };
-                    self.restart(now, reason, None, None);
+                    self.end_round(now, reason);
                 }
             }
         }
@@ -81,7 +79,7 @@ impl Rendezvous {
 
     /// Notes that the workers of a member run.
     fn note_running(&mut self, now: Instant, id: &NodeId) {
-        if let Phase::Running(Running { group, .. }) = &mut self.job.phase
+        if let Some(Running { group, .. }) = self.job.phase.running_mut()
             && group.note_running(id)
         {
             self.record_workers_started(now);
@@ -92,9 +90,7 @@ impl Rendezvous {
     ///
     /// The round does not wait for a member that has succeeded. A leaver counts as having left.
     pub(super) fn on_lost_in_running(&mut self, now: Instant, node: &RosterNode, how: EvictReason) {
-        let Phase::Running(Running { group, .. }) = &mut self.job.phase else {
-            return;
-        };
+        let Some(Running { group, .. }) = self.job.phase.running_mut() else { return };
         let id = &node.description.node_id;
         if group.held(id).is_none() {
             return;
@@ -106,17 +102,16 @@ impl Rendezvous {
             return;
         }
         if is_leaver {
-            self.restart(now, RestartReason::NodeLeft { host_name }, None, None);
+            self.end_round(now, RestartReason::NodeLeft { host_name });
         } else {
-            self.restart(now, RestartReason::NodeLost { host_name, how }, Some(now), None);
+            let reason = RestartReason::NodeLost { host_name, how };
+            self.end_round(now, RoundEnd { loss: Some(now), ..reason.into() });
         }
     }
 
     /// Closes a job that has succeeded, or that all nodes have left. Interrupts the round for waiting nodes.
     pub(super) fn step_in_running(&mut self, now: Instant, shared: SharedSettings) -> bool {
-        let Phase::Running(Running { group, .. }) = &self.job.phase else {
-            return false;
-        };
+        let Some(Running { group, .. }) = self.job.phase.running() else { return false };
         if group.all_succeeded() {
             self.close(JobResult::Succeeded, Failures::default());
             return true;
@@ -129,18 +124,11 @@ impl Rendezvous {
             return true;
         }
         self.calm_down(now);
-        let Phase::Running(Running { group, .. }) = &self.job.phase else {
-            return false;
-        };
-        let waiting = self.job.roster.ready().len();
+        let Some(Running { group, .. }) = self.job.phase.running() else { return false };
         let has_room = self.would_be_better(group);
-        let Phase::Running(running) = &mut self.job.phase else {
-            return false;
-        };
+        let Some(running) = self.job.phase.running_mut() else { return false };
         running.waiting_since = if has_room { running.waiting_since.or(Some(now)) } else { None };
-        let Phase::Running(running) = &self.job.phase else {
-            return false;
-        };
+        let Some(running) = self.job.phase.running() else { return false };
         if self.voluntary_at(running, shared).is_none_or(|at| now < at) {
             return false;
         }
@@ -148,10 +136,18 @@ impl Rendezvous {
             self.give_notice_for_members(now, shared);
             return true;
         }
-        self.spacing.note(now, shared.timeouts.join_settle);
-        let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
-        self.restart(now, RestartReason::NodesWaiting { waiting }, None, None);
+        let reason = self.reason_for_waiting(now);
+        self.end_round(now, reason);
         true
+    }
+
+    /// Returns the reason of a round that ends so that waiting nodes can join. The next one does so later.
+    pub(super) fn reason_for_waiting(&mut self, now: Instant) -> RestartReason {
+        if let Some(shared) = self.job.settings.shared {
+            self.spacing.note(now, shared.timeouts.join_settle);
+        }
+        let waiting = u32::try_from(self.job.roster.ready().len()).unwrap_or(u32::MAX);
+        RestartReason::NodesWaiting { waiting }
     }
 
     pub(super) fn running_deadline(
@@ -198,31 +194,21 @@ impl Rendezvous {
     }
 
     /// Ends the running round. All members stop, and the next round waits for them.
-    pub(super) fn restart(
-        &mut self,
-        now: Instant,
-        reason: RestartReason,
-        loss: Option<Instant>,
-        verdict: Option<PendingVerdict>,
-    ) {
+    pub(super) fn end_round(&mut self, now: Instant, end: impl Into<RoundEnd>) {
+        let end = end.into();
         self.record_abandoned_phase(now);
         self.end_stall(now, None);
         self.forgive_charges(now);
-        if let Some(group) = self.job.phase.take_group() {
-            info!(
-                round = %group.round, nodes = group.size, reason = reason.kind(),
-                "round ended"
-            );
-            self.end_training_round(group.round);
-            self.record_end_of_round(now, &reason);
-            let memory_step = None;
-            self.regather(Regathering { group, reason, since: now, loss, verdict, memory_step });
-        }
+        let Some(group) = self.job.phase.take_group() else { return };
+        let reason = end.reason.kind();
+        info!(round = %group.round, nodes = group.size, reason, "round ended");
+        self.end_training_round(group.round);
+        self.record_end_of_round(now, &end.reason);
+        self.regather(now, group, end);
     }
 
     /// Waits for the members of a round that has ended.
-    pub(super) fn regather(&mut self, mut regathering: Regathering) {
-        let group = &mut regathering.group;
+    pub(super) fn regather(&mut self, now: Instant, mut group: Group, end: RoundEnd) {
         let held: Vec<NodeId> = group
             .members()
             .map(|(id, _)| id.clone())
@@ -230,11 +216,14 @@ impl Rendezvous {
             .collect();
         for id in &held {
             if let Some(state) =
-                self.job.roster.get(id).and_then(|node| state_by_report(group, node))
+                self.job.roster.get(id).and_then(|node| state_by_report(&group, node))
             {
                 group.set_state(id, state);
             }
         }
+        let RoundEnd { reason, loss, verdict, memory_step } = end;
+        let since = now;
+        let regathering = Regathering { group, reason, since, loss, verdict, memory_step };
         self.enter(Phase::Regathering(regathering));
         for id in &held {
             self.index_readiness(id);

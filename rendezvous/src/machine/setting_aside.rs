@@ -27,7 +27,7 @@ use crate::{
     job::Availability,
     machine::Rendezvous,
     message::{HealthClass, NodeState, RestartReason},
-    phase::Phase,
+    phase::{Phase, RoundEnd},
     roster::{RosterNode, Unfit, with_short_names},
     settings::SharedSettings,
 };
@@ -195,7 +195,7 @@ impl Rendezvous {
     /// Ends the round if a check that began before it finds that a member's machine must be replaced, and the job can go on
     /// without it. Returns true then.
     pub(super) fn end_unhealthy(&mut self, now: Instant, id: &NodeId) -> bool {
-        let Phase::Running(running) = &self.job.phase else { return false };
+        let Some(running) = self.job.phase.running() else { return false };
         let Some(node) = self.job.roster.get(id) else { return false };
         let runs = matches!(node.report.state, NodeState::Running)
             && node.report.failure.is_none()
@@ -213,7 +213,7 @@ impl Rendezvous {
             return false;
         }
         let Some(reason) = self.bad_machine(now, id) else { return false };
-        self.restart(now, reason, Some(now), None);
+        self.end_round(now, RoundEnd { loss: Some(now), ..reason.into() });
         true
     }
 
@@ -223,7 +223,7 @@ impl Rendezvous {
         let unhealthy = self.job.roster.get(id).and_then(|node| node.report.unhealthy.as_deref());
         let is_free = unhealthy.is_some_and(|unhealthy| can_run(unhealthy.class));
         let Some(reason) = self.bad_machine(now, id).filter(|_| is_free) else { return false };
-        let Phase::Regathering(regathering) = &mut self.job.phase else { return false };
+        let Some(regathering) = self.job.phase.regathering_mut() else { return false };
         info!(round = %regathering.group.round, node = %id, "failure not charged: the machine is unhealthy");
         regathering.reason = reason;
         regathering.loss = Some(now);

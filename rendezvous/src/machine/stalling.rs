@@ -12,23 +12,17 @@ use std::time::Instant;
 use tracing::debug;
 
 use crate::{
-    event::EventKind,
-    limits::millis,
-    machine::Rendezvous,
-    notice_phase::NoticePhase,
-    phase::{Phase, Running},
-    progress::JobSteps,
-    snapshot::Stall,
-    stalled_round::StalledRound,
+    event::EventKind, limits::millis, machine::Rendezvous, notice_phase::NoticePhase,
+    phase::Running, progress::JobSteps, snapshot::Stall, stalled_round::StalledRound,
 };
 
 impl Rendezvous {
     /// Begins a stall if one is due.
     pub(super) fn follow_stall(&mut self, now: Instant) {
-        let Phase::Running(running) = &self.job.phase else { return };
+        let Some(running) = self.job.phase.running() else { return };
         let is_excused = self.may_pause(running);
         self.journal.account.excuse(now, is_excused);
-        if let Phase::Running(Running { stall: Some(stall), .. }) = &mut self.job.phase {
+        if let Some(Running { stall: Some(stall), .. }) = self.job.phase.running_mut() {
             stall.excuse(now, is_excused);
         }
         if self.stall_deadline().is_some_and(|due| due <= now) {
@@ -51,7 +45,7 @@ impl Rendezvous {
 
     /// Returns the time at which the next stall begins if there is no further sign of progress.
     pub(super) fn stall_deadline(&self) -> Option<Instant> {
-        let Phase::Running(running) = &self.job.phase else { return None };
+        let Some(running) = self.job.phase.running() else { return None };
         if running.stall.is_some() { None } else { self.journal.account.stalls_at() }
     }
 
@@ -63,7 +57,7 @@ impl Rendezvous {
         let event = self
             .out
             .event_of_round(&self.job, EventKind::StallBegan { step, after_ms: millis(time) });
-        let Phase::Running(running) = &mut self.job.phase else { return };
+        let Some(running) = self.job.phase.running_mut() else { return };
         let since = now.checked_sub(time).unwrap_or(now);
         running.stall = Some(Box::new(StalledRound::new(since, step, limit, event)));
         self.begin_look(now);
@@ -72,7 +66,7 @@ impl Rendezvous {
     /// Ends the stall of the round. `step` is the new step, if there is one.
     pub(super) fn end_stall(&mut self, now: Instant, step: Option<u64>) {
         self.record_explanation();
-        let Phase::Running(running) = &mut self.job.phase else { return };
+        let Some(running) = self.job.phase.running_mut() else { return };
         // A look stops each worker for a moment.
         running.look.take_if(|look| !look.is_wanted());
         let Some(stall) = running.stall.take() else { return };
@@ -89,7 +83,7 @@ impl Rendezvous {
 
     /// Returns the stall of the running round, for people.
     pub(super) fn stall(&self, now: Instant) -> Option<Stall> {
-        let Phase::Running(running) = &self.job.phase else { return None };
+        let Some(running) = self.job.phase.running() else { return None };
         Some(running.stall.as_ref()?.shown(now))
     }
 }

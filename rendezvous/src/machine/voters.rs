@@ -61,7 +61,7 @@ impl Rendezvous {
         voters.truncate(MEMBERS_REPORTED_MAX);
         let wanted = self.job.settings.voter_count.at_most(voters.len()).number();
         let min = self.job.settings.shared.map_or(1, |shared| shared.nodes.min() as usize);
-        let has_nodes = matches!(self.job.phase, Phase::Running(_)) || self.job.roster.len() >= min;
+        let has_nodes = self.job.phase.running().is_some() || self.job.roster.len() >= min;
         MembersReport { members: voters, wanted, has_nodes }
     }
 

@@ -27,7 +27,7 @@ use tokio::{
 
 use super::{
     lines::Lines,
-    order::{AgentEnd, HostJob, Job, RelayReport},
+    order::{AgentEnd, HostJob, RelayReport, SharedJob},
 };
 use crate::commands::ssh::limits;
 
@@ -47,7 +47,7 @@ impl AgentProcess {
     ///
     /// Returns the reason if the agent cannot be started.
     pub(super) fn start(
-        job: &Job,
+        job: &SharedJob,
         host: &HostJob,
         core_dump: u64,
         reports: &mpsc::Sender<RelayReport>,

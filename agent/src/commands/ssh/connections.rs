@@ -14,7 +14,7 @@ use super::{
     connection::HostConnection,
     filters::ChosenHost,
     frame::Message,
-    order::{HostJob, HostNumber, Job, RelayOrder, RelayReport},
+    order::{HostJob, HostNumber, RelayOrder, RelayReport, SharedJob},
     ssh_command::Way,
 };
 use crate::commands::ssh::limits;
@@ -54,7 +54,7 @@ impl HostConnections {
     }
 
     /// Starts the agents of `hosts`.
-    pub(super) fn start(&self, job: Job, hosts: Vec<HostJob>) {
+    pub(super) fn start(&self, job: SharedJob, hosts: Vec<HostJob>) {
         // All queues share this frame, which may be long.
         let Some(job) = encode(&RelayOrder::Job(job)) else { return };
         for host in hosts {

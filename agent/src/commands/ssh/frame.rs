@@ -137,7 +137,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::commands::ssh::order::{AgentEnd, HostJob, Job};
+    use crate::commands::ssh::order::{AgentEnd, HostJob, SharedJob};
 
     fn reports() -> Vec<RelayReport> {
         let line = |text: &'static [u8]| Bytes::from_static(text);
@@ -159,7 +159,7 @@ mod tests {
         use std::os::unix::ffi::OsStringExt;
         let odd = std::ffi::OsString::from_vec(vec![0xff, b'=', b'\n']);
         let env = vec![("A".to_owned(), odd.clone())];
-        let job = Job { env, folder: odd.into(), ..Job::default() };
+        let job = SharedJob { env, folder: odd.into(), ..SharedJob::default() };
         for order in [RelayOrder::Job(job), RelayOrder::Start(HostJob::default())] {
             assert_eq!(take::<RelayOrder>(&order.encode().unwrap()).unwrap(), Some(order));
         }

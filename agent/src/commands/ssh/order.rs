@@ -17,7 +17,7 @@ pub(super) type HostNumber = u32;
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) enum RelayOrder {
     /// Gives the part of the agents' commands that is the same on all hosts.
-    Job(Job),
+    Job(SharedJob),
     /// Starts the agent, after [`RelayOrder::Job`].
     Start(HostJob),
     /// Signals the agent.
@@ -31,7 +31,7 @@ pub(super) enum RelayOrder {
 
 /// The part of the agents' commands that is the same on all hosts of a launch.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-pub(super) struct Job {
+pub(super) struct SharedJob {
     /// Environment variables, in addition to those of a login on the host.
     pub(super) env: Vec<(String, OsString)>,
     /// The current folder of the agents.
@@ -58,7 +58,7 @@ pub(super) struct HostJob {
     pub(super) env: Vec<(String, OsString)>,
 }
 
-impl Job {
+impl SharedJob {
     /// Returns the arguments of an agent.
     pub(super) fn words(&self, own: &HostJob) -> Vec<OsString> {
         let flags = self.flags.iter().chain(&own.flags).cloned();

@@ -17,7 +17,7 @@ use ragent_leadership::state_file::{RunningAgent, Stage};
 use super::{
     filters::{self, ChosenHost},
     hostfile::{HostList, HostListError},
-    order::{HostAddress, HostJob, HostNumber, Job},
+    order::{HostAddress, HostJob, HostNumber, SharedJob},
     output,
     rendezvous::{Conf, RendezvousPlan},
     shell_words,
@@ -109,7 +109,7 @@ pub(super) struct Plan {
     /// The way to reach them.
     pub(super) way: Way,
     /// The part of the agents' commands that is the same on all hosts.
-    pub(super) job: Job,
+    pub(super) job: SharedJob,
     /// The job, as it is on a machine that has everything.
     pub(super) spec: JobSpec,
     /// The way in which agents find each other.
@@ -223,7 +223,7 @@ impl Plan {
         Self {
             hosts,
             way,
-            job: Job {
+            job: SharedJob {
                 secret: here.secret.sent(&env),
                 env,
                 folder: match &args.chdir {
@@ -245,10 +245,10 @@ impl Plan {
 
     /// Returns the part of the agents' commands that is the same on all hosts, for their first start. `--dry-run` prints commands without
     /// that flag, because you may run these again.
-    pub(super) fn first_job(&self) -> Job {
+    pub(super) fn first_job(&self) -> SharedJob {
         let flag = self.rendezvous.has_new_name().then(|| "--first-start".into());
         let flags = self.job.flags.iter().cloned().chain(flag).collect();
-        Job { flags, ..self.job.clone() }
+        SharedJob { flags, ..self.job.clone() }
     }
 
     /// Returns the time that agents may take to end.
@@ -323,7 +323,7 @@ impl Plan {
     }
 }
 
-impl Job {
+impl SharedJob {
     /// Returns the number of bytes of the job.
     fn len(&self) -> usize {
         let env = self.env.iter().map(|(name, value)| name.len() + value.len());

@@ -24,7 +24,7 @@ use super::{
     frame::{FrameDecoder, Message},
     greeting,
     host_address::host_address,
-    order::{AgentEnd, HostJob, Job, RelayOrder, RelayReport},
+    order::{AgentEnd, HostJob, RelayOrder, RelayReport, SharedJob},
 };
 use crate::{
     commands::ssh::limits,
@@ -120,7 +120,7 @@ fn read_orders() -> io::Result<mpsc::Receiver<RelayOrder>> {
 struct Relay {
     reports: mpsc::Sender<RelayReport>,
     /// The part of the agent's command that is the same on all hosts, until the agent is started.
-    job: Option<Job>,
+    job: Option<SharedJob>,
     agent: Option<AgentProcess>,
     /// The reserved port for the agent, until it is started.
     held: Option<TcpListener>,
@@ -180,7 +180,7 @@ impl Relay {
         }
     }
 
-    fn start(&mut self, job: &Job, own: &HostJob) {
+    fn start(&mut self, job: &SharedJob, own: &HostJob) {
         self.stop = Duration::from_millis(job.stop_ms);
         self.held = None;
         match AgentProcess::start(job, own, self.core_dump, &self.reports) {

@@ -21,8 +21,8 @@ const REFUSALS_MAX: u32 = 64;
 
 /// The effects so far. The machine and its features write them, and the events that link them to their causes.
 #[derive(Debug, Default)]
-pub(crate) struct Output {
-    pub(crate) effects: VecDeque<Effect>,
+pub(crate) struct Effects {
+    pub(crate) queue: VecDeque<Effect>,
     /// True if members must still receive a change of the notice or of the look.
     pub(crate) has_guidance: bool,
     /// The number of the last event.
@@ -39,11 +39,11 @@ pub(crate) struct Output {
     refusals: u32,
 }
 
-impl Output {
+impl Effects {
     /// Sends a message to a node.
     pub(crate) fn send(&mut self, to: Peer, message: ToNode) {
         debug!(node = %to.node, ?message, "send");
-        self.effects.push_back(Effect::Send { to, message });
+        self.queue.push_back(Effect::Send { to, message });
     }
 
     /// Records an event.
@@ -57,7 +57,7 @@ impl Output {
         self.number += 1;
         let id = EventId { term: job.state.term, number: self.number };
         let event = Event { id, cause, round: job.state.round, node, kind };
-        self.effects.push_back(Effect::Record(event));
+        self.queue.push_back(Effect::Record(event));
         id
     }
 
