@@ -89,6 +89,11 @@ impl Effects {
         self.trigger.get_or_insert(event);
     }
 
+    /// Records that this coordinator ignores all input from now on.
+    pub(crate) fn coordinator_ended(&mut self, job: &Job, hands_over: bool) {
+        self.event(job, None, None, EventKind::CoordinatorEnded { hands_over });
+    }
+
     /// Records the failure of a worker on `id`, unless too many of the round are recorded.
     pub(crate) fn record_failure(&mut self, job: &Job, id: &NodeId, failure: &WorkerFailure) {
         let is_known = self.failures.contains_key(id);

@@ -210,9 +210,7 @@ impl Group {
 
     /// Sets the state of `node`, if it is still a member.
     pub(crate) fn set_state(&mut self, node: &NodeId, state: MemberState) {
-        let Some(member) = self.members.get_mut(node) else {
-            return;
-        };
+        let Some(member) = self.members.get_mut(node) else { return };
         if matches!(member.state, MemberState::Lost(_)) {
             return;
         }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::{
     event::EventNode,
     grant::Grant,
-    ids::{JobUid, NodeId},
+    ids::{JobUid, NodeId, Peer},
     phase::Phase,
     roster::Roster,
     settings::{JobState, Settings},
@@ -46,6 +46,27 @@ impl Job {
 
     pub(crate) fn host_name(&self, id: &NodeId) -> String {
         self.roster.get(id).map(|node| node.description.host_name.clone()).unwrap_or_default()
+    }
+
+    /// Returns the number of other nodes that can take part in the next round, and are neither unhealthy nor excluded.
+    pub(crate) fn fit_without(&self, id: &NodeId) -> usize {
+        let Some(group) = self.phase.group() else { return 0 };
+        let is_fit = |id: &NodeId| {
+            self.roster.get(id).is_some_and(|node| {
+                node.tally.quarantined_until().is_none() && node.unfit().is_none()
+            })
+        };
+        let members = group
+            .members()
+            .filter(|(other, member)| *other != id && member.state.stays() && is_fit(other));
+        let others = self.roster.ready().iter();
+        let others = others.filter(|other| group.held(other).is_none() && is_fit(other));
+        members.count() + others.count()
+    }
+
+    /// Returns the stream of a node, if it is open.
+    pub(crate) fn attached(&self, id: &NodeId) -> Option<Peer> {
+        self.roster.get(id).filter(|node| node.attached).map(|node| node.peer())
     }
 
     /// Returns true for the node in the process of this coordinator.

@@ -9,7 +9,6 @@
 //! The modules below have the conditions and steps of each phase.
 
 mod accepting;
-mod accounting;
 mod assignment;
 mod closing;
 mod departing;
@@ -17,7 +16,6 @@ mod failing;
 mod free_rounds;
 mod gathering;
 mod handing_over;
-mod hanging;
 mod journal;
 mod looking;
 mod memory;
@@ -55,17 +53,16 @@ use crate::{
     departures::Departures,
     effect::Effect,
     effects::Effects,
-    event::EventKind,
     flapping::RestartSpacing,
     grant::Grant,
     group::{Group, MemberState},
+    health::JobHealth,
     ids::{NodeId, Peer, Round, RoundId, Term},
     job::{Availability, Job},
     message::{EvictReason, FromNode, NodeState, Registration, RestartReason, ToNode},
     phase::{Gathering, Phase, Recovering},
     progress::JobSteps,
     roster::{Roster, RosterNode},
-    safety_valve::SafetyValve,
     settings::{JobState, Settings, SharedSettings},
     snapshot::{Explanation, NodeCounts},
 };
@@ -83,9 +80,7 @@ pub struct Rendezvous {
     /// The numbers of nodes. Each input that may change them clears the value.
     counted: OnceLock<NodeCounts>,
     spacing: RestartSpacing,
-    valve: SafetyValve,
-    /// The time until which rounds wait for the first list of excluded hosts.
-    excluded_awaited_until: Option<Instant>,
+    health: JobHealth,
     journal: Journal,
     silent_voters: SilentVoters,
     /// True if this coordinator has given a notice, or has named a worker that hangs.
@@ -149,8 +144,7 @@ impl Rendezvous {
             checkpoints: Checkpoints::default(),
             counted: OnceLock::new(),
             spacing: RestartSpacing::default(),
-            valve: SafetyValve::default(),
-            excluded_awaited_until: None,
+            health: JobHealth::default(),
             out: Effects::default(),
             journal,
             silent_voters: SilentVoters::default(),
@@ -187,12 +181,8 @@ impl Rendezvous {
         }
         if let Some(reason) = self.why_refused(&registration) {
             info!(node = %peer.node, reason = reason.kind(), "node refused");
-            self.out.record_refusal(
-                &self.job,
-                &peer.node,
-                &registration.node.host_name,
-                reason.kind(),
-            );
+            let host_name = &registration.node.host_name;
+            self.out.record_refusal(&self.job, &peer.node, host_name, reason.kind());
             self.out.send(peer, ToNode::Refuse(reason));
             return;
         }
@@ -230,11 +220,12 @@ impl Rendezvous {
             );
             return;
         }
+        let id = &from.node;
         match message {
             FromNode::KeepAlive { sequence, asks_reason, progress, checkpoint } => {
-                self.record_steps(now, &from.node, progress);
+                self.record_steps(now, id, progress);
                 if let Some(checkpoint) = checkpoint {
-                    self.record_checkpoint(now, &from.node, &checkpoint);
+                    self.record_checkpoint(now, id, &checkpoint);
                 }
                 let reason = asks_reason.then(|| self.incomplete(now)).flatten();
                 let reason = reason.as_ref().map(Explanation::from);
@@ -244,40 +235,27 @@ impl Rendezvous {
                 return;
             }
             FromNode::Progress { text } => {
-                self.job.roster.record_progress(&from.node, text);
-                return;
+                return self.job.roster.record_progress(id, text);
             }
-            FromNode::Standbys(standbys) => {
-                self.job.roster.record_standbys(&from.node, standbys);
-                return;
-            }
-            FromNode::RefusedClients(refused) => {
-                self.note_refused_clients(&from.node, &refused);
-                return;
-            }
+            FromNode::Standbys(standbys) => return self.job.roster.record_standbys(id, standbys),
+            FromNode::RefusedClients(refused) => return self.note_refused_clients(id, &refused),
             // The driver keeps it for the status of the job.
             FromNode::StoreUnreached(_) => return,
-            FromNode::MemoryReport(report) => {
-                self.handle_memory_report(now, &from.node, report);
-                return;
-            }
-            FromNode::Digest(digest) => {
-                self.handle_digest(now, &from.node, digest);
-                return;
-            }
-            FromNode::Alive { round } => self.record_sign_of_life(&from.node, round),
+            FromNode::MemoryReport(report) => return self.handle_memory_report(now, id, report),
+            FromNode::Digest(digest) => return self.handle_digest(now, id, digest),
+            FromNode::Alive { round } => self.record_sign_of_life(id, round),
             FromNode::NodeReport(report) => {
-                debug!(node = %from.node, round = %report.round, state = ?report.state, "report");
-                if !self.job.roster.record_report_on_stream(now, &from.node, report) {
-                    debug!(node = %from.node, "report of an older round dropped");
+                debug!(node = %id, round = %report.round, state = ?report.state, "report");
+                if !self.job.roster.record_report_on_stream(now, id, report) {
+                    debug!(node = %id, "report of an older round dropped");
                     return;
                 }
-                self.on_report(now, &from.node);
+                self.on_report(now, id);
             }
-            FromNode::Goodbye => self.on_goodbye(now, &from.node),
+            FromNode::Goodbye => self.on_goodbye(now, id),
         }
         self.advance(now);
-        self.sync(&from.node);
+        self.sync(id);
     }
 
     /// Handles the end of a stream, which proves nothing about its node.
@@ -401,12 +379,7 @@ impl Rendezvous {
         if is_over && self.job.availability != Availability::Ended {
             info!(term = %self.job.state.term, "the right to coordinate is over");
             self.job.availability = Availability::Ended;
-            self.out.event(
-                &self.job,
-                None,
-                None,
-                EventKind::CoordinatorEnded { hands_over: false },
-            );
+            self.out.coordinator_ended(&self.job, false);
             self.out.queue.push_back(Effect::Finish { is_over: false });
         }
         self.job.availability != Availability::Ended
@@ -416,7 +389,7 @@ impl Rendezvous {
     fn on_report(&mut self, now: Instant, id: &NodeId) {
         self.note_requests(now, id);
         self.note_kill(id);
-        self.note_health(id);
+        self.health.handle_report(&self.job, id, &mut self.out);
         match &self.job.phase {
             Phase::Recovering(_) | Phase::Gathering(_) | Phase::Closed(_) => {}
             Phase::Running(_) => self.on_report_in_running(now, id),
@@ -481,7 +454,7 @@ impl Rendezvous {
     fn phase_deadline(&self) -> Option<Instant> {
         let Some(shared) = self.job.settings.shared else { return self.deadline_without_nodes() };
         let is_forming = matches!(self.job.phase, Phase::Gathering(_) | Phase::Regathering(_));
-        let list = self.excluded_awaited_until.filter(|until| self.job.advanced < *until);
+        let list = self.health.awaits_list(self.job.advanced);
         if let Some(until) = self.memory.deadline(self.job.advanced).or(list).filter(|_| is_forming)
         {
             return Some(until);

@@ -270,8 +270,6 @@ impl Roster {
                 tally,
                 excluded: None,
                 is_aside: false,
-                placed_with: None,
-                shown_unhealthy: None,
                 lease,
                 young_until: None,
             }
@@ -380,9 +378,7 @@ impl Roster {
         report: NodeReport,
         is_final: bool,
     ) -> bool {
-        let Some(node) = self.nodes.get_mut(id) else {
-            return false;
-        };
+        let Some(node) = self.nodes.get_mut(id) else { return false };
         // Leaving is final, so it counts for any round.
         let is_leaving = matches!(report.state, NodeState::Leaving { .. });
         let is_below = report.round < node.floor;
@@ -426,9 +422,7 @@ impl Roster {
 
     /// Sorts `id` into the young, the ready or the quarantined nodes, or into none of them.
     pub(crate) fn index_readiness(&mut self, id: &NodeId, is_running_member: bool) {
-        let Some(node) = self.nodes.get(id) else {
-            return;
-        };
+        let Some(node) = self.nodes.get(id) else { return };
         // A node that is about to leave gets no place.
         let is_ready = node.is_ready() && node.report.notice.is_none();
         let quarantined_until = node.tally.quarantined_until();

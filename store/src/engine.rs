@@ -245,9 +245,7 @@ impl Engine {
 
     /// Removes `key` and returns true if it was present. Releases no client.
     pub fn delete_key(&mut self, key: &[u8]) -> bool {
-        let Some((key, value)) = self.entries.remove_entry(key) else {
-            return false;
-        };
+        let Some((key, value)) = self.entries.remove_entry(key) else { return false };
         self.keys_len -= key.len();
         self.memory.sub(entry_cost(&key));
         self.memory.retire(value);
@@ -260,9 +258,7 @@ impl Engine {
     ///
     /// Returns [`AppendError`] and changes nothing if the value would be too long.
     pub fn append(&mut self, key: &[u8], value: &[u8]) -> Result<(), AppendError> {
-        let Some(len) = self.get(key).map(Bytes::len) else {
-            return Ok(self.set(key, value)?);
-        };
+        let Some(len) = self.get(key).map(Bytes::len) else { return Ok(self.set(key, value)?) };
         if APPENDED_LEN_MAX < len + value.len() {
             return Err(AppendError::TooLong(len + value.len()));
         }

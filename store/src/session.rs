@@ -112,9 +112,7 @@ impl Session {
             }
             SessionPhase::Open(decoder) => decoder,
         };
-        let Some(query) = decoder.decode(input)? else {
-            return Ok(SessionStep::NeedMore);
-        };
+        let Some(query) = decoder.decode(input)? else { return Ok(SessionStep::NeedMore) };
         execute(self.client, query, engine, output)?;
         Ok(SessionStep::Taken)
     }

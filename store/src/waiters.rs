@@ -84,9 +84,7 @@ impl Waiters {
     /// One value serves one waiter. A client that waits for something else as well does not use it
     /// up, otherwise a value could remain in the queue while others wait for it.
     pub(crate) fn pushed(&mut self, name: &[u8]) {
-        let Some(mut line) = self.by_name.remove(name) else {
-            return;
-        };
+        let Some(mut line) = self.by_name.remove(name) else { return };
         while let Some((_, client)) = line.pop_first() {
             if self.done(client, name) {
                 break;
@@ -109,9 +107,7 @@ impl Waiters {
 
     /// Removes the wait of `client`, if it has one.
     pub(crate) fn forget(&mut self, client: ClientId) {
-        let Some(Parked { arrival, awaits }) = self.parked.remove(&client) else {
-            return;
-        };
+        let Some(Parked { arrival, awaits }) = self.parked.remove(&client) else { return };
         match awaits {
             Awaits::Names(names) => {
                 for name in names {

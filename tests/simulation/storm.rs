@@ -189,9 +189,7 @@ impl Storm {
         if self.is_busy || self.paused_until.is_some_and(|until| self.now < until) {
             return;
         }
-        let Some(work) = self.queue.pop_front() else {
-            return;
-        };
+        let Some(work) = self.queue.pop_front() else { return };
         let cost = match work {
             Work::Registration(node, stream) if self.is_closed(node, stream) => CLOSED_COST,
             Work::Registration(..) => REGISTRATION_COST,

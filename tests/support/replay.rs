@@ -57,9 +57,7 @@ fn corpus(corpora: &Path, name: &str) -> Vec<PathBuf> {
 
 #[expect(clippy::disallowed_methods, reason = "set by the user of the tests")]
 fn variable(name: &str, default: u64) -> u64 {
-    let Ok(text) = std::env::var(name) else {
-        return default;
-    };
+    let Ok(text) = std::env::var(name) else { return default };
     text.parse().unwrap_or_else(|_| panic!("{name} is not a number: `{text}`"))
 }
 

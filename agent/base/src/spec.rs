@@ -447,9 +447,7 @@ impl<H: Host> Arguments<'_, H> {
 
     fn forwarded(&self, handled: &SignalList) -> Result<Vec<Signal>, UsageError> {
         let typed = &self.args.signals_to_forward;
-        let Some(given) = self.argument("signals_to_forward", typed) else {
-            return Ok(Vec::new());
-        };
+        let Some(given) = self.argument("signals_to_forward", typed) else { return Ok(Vec::new()) };
         let wrong = |name: &str| {
             let hint = "list signals that `--signals-to-handle` does not contain, such as SIGUSR1";
             given

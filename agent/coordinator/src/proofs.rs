@@ -51,9 +51,7 @@ impl Proofs {
 
     /// Verifies the proof of a node.
     pub fn are_of(&self, uid: &JobUid, node: &NodeId, proof: Option<Proof>) -> bool {
-        let (Some(Proof(proof)), Some(mac)) = (proof, self.mac(uid, node)) else {
-            return false;
-        };
+        let (Some(Proof(proof)), Some(mac)) = (proof, self.mac(uid, node)) else { return false };
         mac.verify_truncated_left(&proof).is_ok()
     }
 

@@ -63,9 +63,7 @@ impl OpenStreams {
 
     /// Sends a message. A full queue drops the stream, and so does a refusal.
     pub(super) fn send(&mut self, to: &Peer, message: ToNode) {
-        let Some(stream) = self.open.get(to) else {
-            return;
-        };
+        let Some(stream) = self.open.get(to) else { return };
         let refused = matches!(message, ToNode::Refuse(_));
         if let ToNode::Refuse(reason) = &message {
             let from = stream.from.map(|from| from.ip.to_string()).unwrap_or_default();

@@ -197,9 +197,7 @@ impl Link {
 
     /// Notes the coordinator's echo of a keep-alive. `lease_left` is as in the welcome.
     pub fn handle_echo(&mut self, now: Instant, sequence: u64, lease_left: Option<Duration>) {
-        let Some(sent) = self.unanswered.remove(&sequence) else {
-            return;
-        };
+        let Some(sent) = self.unanswered.remove(&sequence) else { return };
         self.unanswered = self.unanswered.split_off(&sequence);
         self.echo = Some(Echo {
             round_trip: now.saturating_duration_since(sent),
@@ -362,9 +360,7 @@ impl Link {
     }
 
     fn abandon(&mut self, now: Instant) {
-        let Some(attempt) = self.attempt.take() else {
-            return;
-        };
+        let Some(attempt) = self.attempt.take() else { return };
         self.effects.push_back(Effect::Drop(attempt.number));
         if attempt.registered.is_some() {
             self.back_off(now, limits::REDIAL_CONNECTED_MAX);

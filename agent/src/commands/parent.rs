@@ -17,9 +17,7 @@ pub(super) const VARIABLE: &str = "RAGENT_EXIT_WITH_PARENT";
 ///
 /// Returns [`LaunchError`] if the value is not the id of the parent, or the system refuses.
 pub fn watch(host: &impl Host) -> Result<(), LaunchError> {
-    let Some(value) = host.env(VARIABLE).filter(|value| !value.is_empty()) else {
-        return Ok(());
-    };
+    let Some(value) = host.env(VARIABLE).filter(|value| !value.is_empty()) else { return Ok(()) };
     let given = Argument::new(VARIABLE, &value.to_string_lossy());
     let parent = given.number(1..=u32::MAX)?;
     if end_with(Pid::from_raw(parent.cast_signed()))? {

@@ -51,9 +51,7 @@ struct Floor {
 impl Floor {
     fn accept(&mut self, listener: &TcpListener) -> Result<()> {
         for _ in 0..ACCEPTED_AT_ONCE {
-            let Ok((stream, _)) = listener.accept() else {
-                break;
-            };
+            let Ok((stream, _)) = listener.accept() else { break };
             stream.set_nonblocking(true)?;
             stream.set_nodelay(true)?;
             let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
@@ -65,9 +63,7 @@ impl Floor {
     }
 
     fn serve(&mut self, n: u64, bytes: &mut [u8]) {
-        let Some(mut stream) = self.streams.get(&n) else {
-            return;
-        };
+        let Some(mut stream) = self.streams.get(&n) else { return };
         let request = match stream.read(bytes) {
             Ok(len) if len > 0 => &bytes[..len],
             _ => return drop(self.streams.remove(&n)),

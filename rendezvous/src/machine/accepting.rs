@@ -185,12 +185,7 @@ impl Rendezvous {
             Some(_) if known_round.term > self.job.state.term => {
                 warn!(term = %known_round.term, "a node knows a later coordinator; resigning");
                 self.job.availability = Availability::Ended;
-                self.out.event(
-                    &self.job,
-                    None,
-                    None,
-                    EventKind::CoordinatorEnded { hands_over: false },
-                );
+                self.out.coordinator_ended(&self.job, false);
                 self.out.queue.push_back(Effect::Resign { term: known_round.term });
                 return;
             }

@@ -6,7 +6,6 @@ use tracing::info;
 
 use crate::{
     effect::Effect,
-    event::EventKind,
     grant::Grant,
     group::{Group, MemberState},
     ids::{Round, Term},
@@ -92,7 +91,7 @@ impl Rendezvous {
     pub(super) fn forget(&mut self) {
         info!("no node of the closed job is left; it is forgotten");
         self.job.availability = Availability::Ended;
-        self.out.event(&self.job, None, None, EventKind::CoordinatorEnded { hands_over: false });
+        self.out.coordinator_ended(&self.job, false);
         self.out.queue.push_back(Effect::Forget);
     }
 
@@ -185,12 +184,7 @@ impl Rendezvous {
             info!("coordinator has finished");
             self.job.availability = Availability::Ended;
             let is_over = matches!(self.job.phase, Phase::Closed(_));
-            self.out.event(
-                &self.job,
-                None,
-                None,
-                EventKind::CoordinatorEnded { hands_over: false },
-            );
+            self.out.coordinator_ended(&self.job, false);
             self.out.queue.push_back(Effect::Finish { is_over });
         }
     }
@@ -208,7 +202,7 @@ impl Rendezvous {
         }
         info!("coordinator ends in favor of another one");
         self.job.availability = Availability::Ended;
-        self.out.event(&self.job, None, None, EventKind::CoordinatorEnded { hands_over: true });
+        self.out.coordinator_ended(&self.job, true);
         self.out.queue.push_back(Effect::Finish { is_over: true });
         Some(self.job.state.term)
     }

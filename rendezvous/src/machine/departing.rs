@@ -25,6 +25,7 @@ impl Rendezvous {
         info!(node = %id, host = %node.description.host_name, reason = how.kind(), "node lost");
         self.out.record_loss(&self.job, &node, how);
         self.forget_memory(now, &node);
+        self.health.forget(id);
         let (departure, since) = match how {
             _ if node.is_leaving() => (Departure::Left, node.last_seen),
             EvictReason::DeathNotice => (Departure::AgentEnded, now),
@@ -49,23 +50,16 @@ impl Rendezvous {
 
     /// Removes a node that has sent a goodbye, if it was dismissed or the job is closed.
     pub(super) fn on_goodbye(&mut self, now: Instant, id: &NodeId) {
-        match self.job.roster.get(id).and_then(|node| node.sent) {
-            Some(SentAssignment::Dismiss | SentAssignment::Close) => {}
-            Some(
-                SentAssignment::Wait(..)
-                | SentAssignment::Admit(_)
-                | SentAssignment::Restart(_)
-                | SentAssignment::Evict(_),
-            )
-            | None => {
-                debug!(node = %id, "goodbye of a node that was not dismissed dropped");
-                return;
-            }
+        let sent = self.job.roster.get(id).and_then(|node| node.sent);
+        if !matches!(sent, Some(SentAssignment::Dismiss | SentAssignment::Close)) {
+            debug!(node = %id, "goodbye of a node that was not dismissed dropped");
+            return;
         }
         info!(node = %id, "node has left");
         if let Some(node) = self.job.roster.remove_for_good(now, id) {
             self.departures.add(&node, Departure::Left, now);
             self.forget_memory(now, &node);
+            self.health.forget(id);
             // At the end of a job, all nodes leave.
             if !matches!(self.job.phase, Phase::Closed(_)) {
                 let NodeDescription { node_id, host_name, .. } = &*node.description;

@@ -33,6 +33,32 @@ use crate::{
     training::ChargedRound,
 };
 
+/// A round that has ended because of a failure, with the first failure.
+struct FailedRound {
+    round: RoundId,
+    started: Instant,
+    node: NodeId,
+    is_newcomer: bool,
+    happened: Instant,
+    failure: WorkerFailure,
+    suspect: Option<NodeId>,
+    failures: Failures,
+}
+
+/// What a failure means for the job.
+enum Judgment {
+    /// A standby did not fit the script. It costs nothing.
+    Standby,
+    /// The job goes on without an unhealthy machine. It costs nothing.
+    BadMachine(RestartReason),
+    /// A new node has failed early. It is quarantined instead.
+    NewNode,
+    /// The failure is charged, unless one of the same round or of a later one is already.
+    Charge { is_quarantined: bool },
+    /// Another start would fail in the same way.
+    Final,
+}
+
 impl Rendezvous {
     /// Ends the running round because a worker on `id` failed, and opens the verdict.
     pub(super) fn fail(&mut self, now: Instant, id: &NodeId, failure: WorkerFailure) {
@@ -157,87 +183,143 @@ impl Rendezvous {
     /// The first failure is known only then: a node reads its workers' error files when they have
     /// ended. The next round waits for the same, so this does not delay a restart.
     pub(super) fn judge(&mut self, now: Instant, shared: SharedSettings) -> bool {
-        let Some(regathering) = self.job.phase.regathering_mut() else { return false };
-        if !regathering.group.unstopped().is_empty() {
-            return false;
+        let Some(failed) = self.take_failed_round() else { return false };
+        let (round, node) = (failed.round, failed.node.clone());
+        match self.verdict(now, &failed, shared) {
+            Judgment::Standby => {
+                info!(%round, %node, "failure not charged: a standby did not fit the script");
+                self.out.record_free_failure(&self.job, FreeReason::StandbyUnfit);
+            }
+            Judgment::BadMachine(reason) => self.spare(now, &failed, reason),
+            Judgment::NewNode => {
+                warn!(%round, %node, "new node failed: quarantined, failure not charged");
+                self.quarantine(now, &node);
+            }
+            Judgment::Charge { is_quarantined } => {
+                if round.round > self.job.state.charged_through
+                    && self.charge(now, failed, is_quarantined, shared)
+                {
+                    return true;
+                }
+                if is_quarantined {
+                    warn!(%round, %node, "node failed repeatedly: quarantined");
+                    self.quarantine(now, &node);
+                }
+            }
+            Judgment::Final => {
+                self.close(JobResult::FinalFailure, failed.failures);
+                return true;
+            }
         }
-        let Some(verdict) = regathering.verdict.take_if(|verdict| verdict.awaited.is_empty())
-        else {
-            return false;
-        };
+        false
+    }
+
+    /// Takes the round that is to be judged, once its failures are complete.
+    fn take_failed_round(&mut self) -> Option<FailedRound> {
+        let regathering = self.job.phase.regathering_mut()?;
+        if !regathering.group.unstopped().is_empty() {
+            return None;
+        }
+        let verdict = regathering.verdict.take_if(|verdict| verdict.awaited.is_empty())?;
         let mut failures: Vec<_> = verdict.failures.into_iter().collect();
         failures.sort_by_key(|(_, (happened, _))| *happened);
-        let Some((id, (happened, failure))) = failures.first().cloned() else { return false };
+        let (node, (happened, failure)) = failures.first().cloned()?;
         let suspect = verdict.blamed.or_else(|| suspect(&failures).cloned());
         let failures = Failures::new(failures.into_iter().map(|(_, failure)| failure));
         let group = &regathering.group;
-        let (round, is_newcomer) = (group.round, group.is_newcomer(&id));
-        let Some(started) = group.started else { return false };
+        let (round, is_newcomer, started) = (group.round, group.is_newcomer(&node), group.started?);
+        Some(FailedRound {
+            round,
+            started,
+            node,
+            is_newcomer,
+            happened,
+            failure,
+            suspect,
+            failures,
+        })
+    }
+
+    /// Decides what the first failure of a round means. The first rule that applies decides.
+    fn verdict(&mut self, now: Instant, failed: &FailedRound, shared: SharedSettings) -> Judgment {
+        let FailedRound { node: id, failure, happened, started, .. } = failed;
         if matches!(failure.end, WorkerEnd::StandbyUnfit(_)) {
-            info!(%round, node = %id, "failure not charged: a standby did not fit the script");
-            self.out.record_free_failure(&self.job, FreeReason::StandbyUnfit);
-            return false;
+            return Judgment::Standby;
         }
-        if !failure.is_final && self.set_aside_after_failure(now, &id) {
-            // A machine that is healthy again after each failure costs free rounds.
-            let node = self.job.roster.get_mut(&id);
-            if node.is_some_and(|node| node.tally.failed(happened, started)) {
-                self.quarantine(now, &id);
-            }
-            return false;
+        if !failure.is_final
+            && let Some(reason) = self.health.why_free(now, &self.job, id)
+        {
+            return Judgment::BadMachine(reason);
         }
-        let is_early = happened.saturating_duration_since(started) < EARLY;
-        let is_spared = self.can_do_without(&id, shared);
-        if is_newcomer && is_early && is_spared {
-            warn!(%round, node = %id, "new node failed: quarantined, failure not charged");
-            self.quarantine(now, &id);
-            return false;
+        let is_early = happened.saturating_duration_since(*started) < EARLY;
+        let is_spared = self.can_do_without(id, shared);
+        if failed.is_newcomer && is_early && is_spared {
+            return Judgment::NewNode;
         }
         if failure.is_final {
-            self.close(JobResult::FinalFailure, failures);
+            return Judgment::Final;
+        }
+        let node = self.job.roster.get_mut(id);
+        let is_third = node.is_some_and(|node| node.tally.failed(*happened, *started));
+        Judgment::Charge { is_quarantined: is_third && is_spared }
+    }
+
+    /// Notes a failure that is not charged, because the machine is unhealthy.
+    fn spare(&mut self, now: Instant, failed: &FailedRound, reason: RestartReason) {
+        let FailedRound { round, node: id, happened, started, .. } = failed;
+        info!(%round, node = %id, "failure not charged: the machine is unhealthy");
+        if let Some(regathering) = self.job.phase.regathering_mut() {
+            (regathering.reason, regathering.loss) = (reason, Some(now));
+        }
+        self.out.record_free_failure(&self.job, FreeReason::BadMachine);
+        // A machine that is healthy again after each failure costs free rounds.
+        let node = self.job.roster.get_mut(id);
+        if node.is_some_and(|node| node.tally.failed(*happened, *started)) {
+            self.quarantine(now, id);
+        }
+    }
+
+    /// Charges the job with a failure, and suspects a node. Returns true if this closed the job.
+    fn charge(
+        &mut self,
+        now: Instant,
+        failed: FailedRound,
+        is_quarantined: bool,
+        shared: SharedSettings,
+    ) -> bool {
+        let FailedRound { round, node: id, failure, suspect, failures, .. } = failed;
+        if self.charges_left(shared) == 0 {
+            self.close(JobResult::BudgetSpent, failures);
             return true;
         }
-        let is_third =
-            self.job.roster.get_mut(&id).is_some_and(|node| node.tally.failed(happened, started));
-        let is_quarantined = is_third && is_spared;
-        if round.round > self.job.state.charged_through {
-            if self.charges_left(shared) == 0 {
-                self.close(JobResult::BudgetSpent, failures);
-                return true;
-            }
-            let has_read = self.charge_training(now, round, &failure);
-            // Without the node, or without a checkpoint that was not read, another start may help.
-            if !is_quarantined
-                && let Some(result) = self.without_progress(shared)
-                && (has_read || !self.void_unread(round))
-            {
-                self.close(result, failures);
-                return true;
-            }
-            // An unhealthy or excluded node gets a place last anyway.
-            let suspect = suspect.filter(|_| !shared.as_torchrun && !shared.fixed_ranks);
-            let suspect = suspect.and_then(|id| self.job.roster.get_mut(&id));
-            if let Some(node) = suspect.filter(|node| !node.is_unfit()) {
-                node.tally.suspect(now);
-            }
-            self.job.state.restarts_used = self.job.state.restarts_used.saturating_add(1);
-            self.job.state.charged_through = round.round;
-            info!(
-                %round, node = %id, host = %failure.host_name, rank = %failure.global_rank,
-                others = failures.others, restarts = self.job.state.restarts_used, "failure charged"
-            );
-            let kind = EventKind::FailureCharged {
-                restarts_used: shared.max_restarts.saturating_sub(self.charges_left(shared)),
-                max_restarts: shared.max_restarts,
-                others: failures.others,
-            };
-            self.out.event_of(&self.job, self.out.failures.get(&id).copied(), &id, kind);
-            self.remember();
+        let has_read = self.charge_training(now, round, &failure);
+        // Without the node, or without a checkpoint that was not read, another start may help.
+        if !is_quarantined
+            && let Some(result) = self.without_progress(shared)
+            && (has_read || !self.void_unread(round))
+        {
+            self.close(result, failures);
+            return true;
         }
-        if is_quarantined {
-            warn!(%round, node = %id, "node failed repeatedly: quarantined");
-            self.quarantine(now, &id);
+        // An unhealthy or excluded node gets a place last anyway.
+        let suspect = suspect.filter(|_| !shared.as_torchrun && !shared.fixed_ranks);
+        let suspect = suspect.and_then(|id| self.job.roster.get_mut(&id));
+        if let Some(node) = suspect.filter(|node| !node.is_unfit()) {
+            node.tally.suspect(now);
         }
+        self.job.state.restarts_used = self.job.state.restarts_used.saturating_add(1);
+        self.job.state.charged_through = round.round;
+        let (others, restarts) = (failures.others, self.job.state.restarts_used);
+        let (host, rank) = (&failure.host_name, failure.global_rank);
+        info!(%round, node = %id, %host, %rank, others, restarts, "failure charged");
+        let kind = EventKind::FailureCharged {
+            restarts_used: shared.max_restarts.saturating_sub(self.charges_left(shared)),
+            max_restarts: shared.max_restarts,
+            others,
+        };
+        let cause = self.out.failures.get(&id).copied();
+        self.out.event_of(&self.job, cause, &id, kind);
+        self.remember();
         false
     }
 
@@ -329,7 +411,7 @@ impl Rendezvous {
 
     /// Returns true if the job has its fewest nodes without `id`.
     fn can_do_without(&self, id: &NodeId, shared: SharedSettings) -> bool {
-        self.job.phase.group().is_some() && self.fit_without(id) >= shared.nodes.min() as usize
+        self.job.phase.group().is_some() && self.job.fit_without(id) >= shared.nodes.min() as usize
     }
 
     /// Quarantines a node. This counts like the loss of a member.
@@ -340,12 +422,8 @@ impl Rendezvous {
         if let Some(regathering) = self.job.phase.regathering_mut() {
             regathering.loss = Some(now);
         }
-        self.out.event_of(
-            &self.job,
-            self.out.failures.get(id).copied(),
-            id,
-            EventKind::NodeQuarantined,
-        );
+        let cause = self.out.failures.get(id).copied();
+        self.out.event_of(&self.job, cause, id, EventKind::NodeQuarantined);
         self.index_readiness(id);
         self.sync(id);
     }

@@ -160,8 +160,7 @@ impl Rendezvous {
     /// If other nodes could not reach the address of the master, the job is closed instead, because
     /// no node could change this by itself.
     pub(super) fn complete(&mut self, now: Instant, shared: SharedSettings) -> bool {
-        let awaits_list = self.excluded_awaited_until.is_some_and(|until| now < until);
-        if awaits_list || self.memory.is_waiting(now) {
+        if self.health.awaits_list(now).is_some() || self.memory.is_waiting(now) {
             return false;
         }
         let room = shared.nodes.fit(self.candidates(shared));
@@ -218,7 +217,7 @@ impl Rendezvous {
             host_name: self.job.host_name(id),
             is_confirmed_dead: false,
         });
-        self.record_aside(now, &placed);
+        self.health.begin_round(now, &self.job, &placed, &mut self.out);
         self.record_admission(now, workers, newcomer_count);
         for (id, by) in replaced.iter().zip(&spares) {
             let (host, by) = (self.job.host_name(id), self.job.host_name(by));
@@ -241,7 +240,6 @@ impl Rendezvous {
         }));
         for id in &placed {
             if let Some(node) = self.job.roster.get_mut(id) {
-                node.placed_with = node.report.unhealthy.as_ref().map(|unhealthy| unhealthy.class);
                 node.floor = round;
                 node.missed_its_admission = false;
             }

@@ -11,7 +11,6 @@ use tracing::info;
 
 use crate::{
     effect::Effect,
-    event::EventKind,
     ids::NodeId,
     job::Availability,
     machine::{Rendezvous, closing::Failures},
@@ -64,7 +63,7 @@ impl Rendezvous {
             return;
         }
         info!(term = %self.job.state.term, "coordinator handing over to another process");
-        self.out.event(&self.job, None, None, EventKind::CoordinatorEnded { hands_over: true });
+        self.out.coordinator_ended(&self.job, true);
         // The next coordinator dismisses this process's node, and so knows that it has left.
         let is_host = |id: &&NodeId| self.job.is_host(id);
         let others = self.job.roster.iter().map(|(id, _)| id).filter(|id| !is_host(id));

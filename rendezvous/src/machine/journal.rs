@@ -19,16 +19,16 @@ pub(super) struct Journal {
     workers: u32,
     /// The phase according to the events so far.
     phase: PhaseName,
-    phase_since: Instant,
+    pub(super) phase_since: Instant,
     pub(super) account: TimeAccount,
     /// The time at which the account was last stored.
     pub(super) stored: Instant,
     restart: Option<Restart>,
-    last_cost: Option<RestartCost>,
+    pub(super) last_cost: Option<RestartCost>,
     /// The phase of the newest notice.
-    notice: Option<EventId>,
+    pub(super) notice: Option<EventId>,
     /// The time of the last checkpoint for a notice, until the next restart begins.
-    saving: Duration,
+    pub(super) saving: Duration,
 }
 
 /// A restart, until the workers of its round have given a sign of progress.
@@ -69,24 +69,11 @@ impl Rendezvous {
         let (nodes, restarts_used) = (self.job.state.round_size, self.job.state.restarts_used);
         let is_recovery = matches!(self.job.phase, Phase::Recovering(_));
         let reason = is_recovery.then(|| self.why_last_round_ended());
-        let kind = match &reason {
-            Some(RestartReason::CoordinatorLost { host_name }) => EventKind::CoordinatorTookOver {
-                nodes,
-                restarts_used,
-                lost_host: host_name.clone(),
-            },
-            Some(
-                RestartReason::CoordinatorRestarted
-                | RestartReason::HostLeft
-                | RestartReason::NodesWaiting { .. }
-                | RestartReason::NodeLeft { .. }
-                | RestartReason::NodeLost { .. }
-                | RestartReason::Notice { .. }
-                | RestartReason::BadMachine { .. }
-                | RestartReason::MemoryUnusable { .. }
-                | RestartReason::WorkerFailed { .. },
-            )
-            | None => EventKind::CoordinatorStarted { nodes, restarts_used },
+        let kind = if let Some(RestartReason::CoordinatorLost { host_name }) = &reason {
+            let lost_host = host_name.clone();
+            EventKind::CoordinatorTookOver { nodes, restarts_used, lost_host }
+        } else {
+            EventKind::CoordinatorStarted { nodes, restarts_used }
         };
         let id = self.out.event(&self.job, None, None, kind);
         self.out.began = Some(id);
@@ -105,19 +92,12 @@ impl Rendezvous {
 
     /// Records the end of the round.
     pub(super) fn record_end_of_round(&mut self, now: Instant, reason: &RestartReason) {
-        let hung_for = match reason {
-            RestartReason::WorkerFailed { end: WorkerEnd::Hung(time), .. } => Some(*time),
-            RestartReason::WorkerFailed { .. }
-            | RestartReason::CoordinatorLost { .. }
-            | RestartReason::CoordinatorRestarted
-            | RestartReason::HostLeft
-            | RestartReason::NodesWaiting { .. }
-            | RestartReason::NodeLeft { .. }
-            | RestartReason::Notice { .. }
-            | RestartReason::BadMachine { .. }
-            | RestartReason::MemoryUnusable { .. }
-            | RestartReason::NodeLost { .. } => None,
-        };
+        let hung_for =
+            if let RestartReason::WorkerFailed { end: WorkerEnd::Hung(time), .. } = reason {
+                Some(*time)
+            } else {
+                None
+            };
         self.journal.account.round_ended(now, hung_for);
         self.journal.phase = PhaseName::Stopping;
         self.journal.phase_since = now;
@@ -126,21 +106,6 @@ impl Rendezvous {
         let event = self.out.event(&self.job, self.out.trigger, None, kind);
         self.out.began = Some(event);
         self.begin_restart(now, reason.into(), Some(event));
-    }
-
-    /// Notes the event with which the phase of a notice began.
-    pub(super) fn set_notice_event(&mut self, event: EventId) {
-        self.journal.notice = Some(event);
-    }
-
-    /// Records the end of a notice's phase, which may end the round.
-    pub(super) fn record_end_of_notice(&mut self, kind: EventKind) {
-        self.out.event_with_end(&self.job, self.journal.notice, None, kind);
-    }
-
-    /// Counts the time since the last step as the time of a checkpoint before the end of the round.
-    pub(super) fn record_saving(&mut self, now: Instant) {
-        self.journal.saving = self.journal.account.saving_over(now);
     }
 
     /// Records a restart whose round ended before its workers made progress.
@@ -294,16 +259,6 @@ impl Rendezvous {
         let event = self.out.event(&self.job, None, None, EventKind::RunBegan { restarts_used: 0 });
         self.out.began = Some(event);
         self.begin_restart(now, RestartCause::FirstStart, Some(event));
-    }
-
-    /// Returns how long the job has been in its phase.
-    pub(super) fn phase_age(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.journal.phase_since)
-    }
-
-    /// Returns the cost of the last restart.
-    pub(super) fn last_restart(&self) -> Option<RestartCost> {
-        self.journal.last_cost.clone()
     }
 
     /// Returns the restarts so far, by cause.

@@ -85,8 +85,7 @@ impl Rendezvous {
 
     /// Returns the time at which the look changes, if there is one.
     pub(super) fn look_deadline(&self) -> Option<Instant> {
-        let Some(running) = self.job.phase.running() else { return None };
-        running.look.as_ref().map(|look| look.deadline())
+        Some(self.job.phase.running()?.look.as_ref()?.deadline())
     }
 
     fn follow_look(&mut self, now: Instant, step: LookStep) {
@@ -147,16 +146,14 @@ impl Rendezvous {
 
     /// Returns the places of the workers at the newest look, for people.
     pub(super) fn shown_look(&self, now: Instant) -> Option<JobLook> {
-        let Some(running) = self.job.phase.running() else { return None };
-        let (since, look) = running.places.as_deref()?;
+        let (since, look) = self.job.phase.running()?.places.as_deref()?;
         let age_ms = millis(now.saturating_duration_since(*since));
         Some(JobLook { age_ms, ..look.clone() })
     }
 
     /// Returns what this coordinator itself knows about the running round.
     fn own_facts(&self, look: u64) -> Option<Own> {
-        let Some(running) = self.job.phase.running() else { return None };
-        let group = &running.group;
+        let group = &self.job.phase.running()?.group;
         let members = group.table.as_ref()?.member_ranks();
         Some(Own {
             round: group.round,
@@ -170,7 +167,7 @@ impl Rendezvous {
 
     /// Returns the reason for which ragent itself makes the workers wait, if there is one.
     pub(super) fn own_wait(&self) -> Option<OwnWait> {
-        let Some(running) = self.job.phase.running() else { return None };
+        let running = self.job.phase.running()?;
         if let Some((id, rank)) = self.memory.waits_for_buffer() {
             let to = running.group.member(id).and_then(|member| self.buddy_host(member.rank));
             return Some(OwnWait::Memory { rank, to });

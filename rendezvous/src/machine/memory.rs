@@ -29,7 +29,7 @@ use crate::{
         ALL_SOURCES_BYTES_MAX, Admission, CheckpointId, DIFFERENT_STEPS, MemoryKind, MemoryReport,
         NoticeKind, PartPlace,
     },
-    phase::{Phase, Running},
+    phase::Running,
     roster::{RosterNode, SentAssignment},
     snapshot::grouped,
     table::{MemberRanks, Table},
@@ -217,15 +217,13 @@ impl Rendezvous {
         if let Some(chosen) = &plan {
             let is_resharded = chosen.is_resharded();
             let fetching = if is_resharded { members.len() } else { chosen.sources.len() };
-            self.out.event_of_round(
-                &self.job,
-                EventKind::MemoryRestored {
-                    step: chosen.checkpoint.step,
-                    fetching: u32::try_from(fetching).unwrap_or(u32::MAX),
-                    bytes: chosen.bytes,
-                    is_resharded,
-                },
-            );
+            let kind = EventKind::MemoryRestored {
+                step: chosen.checkpoint.step,
+                fetching: u32::try_from(fetching).unwrap_or(u32::MAX),
+                bytes: chosen.bytes,
+                is_resharded,
+            };
+            self.out.event_of_round(&self.job, kind);
         }
         let length_of_address = |ranks: &MemberRanks| {
             let memory = self.job.roster.get(&ranks.node.node_id)?.memory.as_ref()?;
@@ -449,8 +447,7 @@ impl Rendezvous {
 
     /// Returns the checkpoint that echoes name: the newest one of the running round that is whole.
     pub(super) fn whole_in_memory(&self) -> Option<CheckpointId> {
-        let Phase::Running(_) = &self.job.phase else { return None };
-        self.memory.whole
+        self.job.phase.running().and(self.memory.whole)
     }
 
     /// Returns the checkpoint whose parts a node without a place keeps: that of the newest round, or an id that no

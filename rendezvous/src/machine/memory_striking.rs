@@ -96,10 +96,7 @@ impl Rendezvous {
         let reason = match &unusable.why {
             UnusableReason::Sum => StrikeReason::Sum,
             UnusableReason::Script => StrikeReason::Script,
-            UnusableReason::SourceGone { sources } => {
-                self.note_gone(id, unusable, sources);
-                return;
-            }
+            UnusableReason::SourceGone { sources } => return self.note_gone(id, unusable, sources),
         };
         if self.job.state.training.void(unusable.checkpoint) {
             self.record_strike(unusable.checkpoint.step, reason);

@@ -16,13 +16,10 @@ use tracing::info;
 use crate::{
     event::EventKind,
     group::Group,
-    ids::{NodeId, RoundId},
+    ids::NodeId,
     limits::{MEMORY_IS_ENOUGH_AFTER, SAVE_SPACING, after, millis},
     machine::{Rendezvous, closing::Failures},
-    message::{
-        Checkpoint, Guidance, JobResult, NodeState, NoticeKind, Requests, RestartReason,
-        StepSource, ToNode,
-    },
+    message::{Guidance, JobResult, NodeState, NoticeKind, Requests, RestartReason, ToNode},
     notice_phase::NoticePhase,
     phase::{RoundEnd, Running},
     settings::SharedSettings,
@@ -91,7 +88,7 @@ impl Rendezvous {
     /// notice with that end. A node without workers that only leaves has nothing to save, so its notice does not
     /// count.
     fn pending_notice(&self) -> Option<(NoticeKind, Instant, String)> {
-        let Some(Running { group, .. }) = self.job.phase.running() else { return None };
+        let Running { group, .. } = self.job.phase.running()?;
         let noticed = self.job.roster.noticed();
         let ends_job = self.job.roster.is_job_ending() || self.job.roster.all_will_leave();
         let counts = |id: &NodeId, ends: bool| ends || ends_job || group.held(id).is_some();
@@ -166,7 +163,7 @@ impl Rendezvous {
         };
         info!(number = notice.number, about = notice.kind.name(), "notice given");
         let event = self.out.event(&self.job, None, None, kind);
-        self.set_notice_event(event);
+        self.journal.notice = Some(event);
         (self.out.has_guidance, self.has_given_guidance) = (true, true);
         self.remember();
     }
@@ -188,7 +185,8 @@ impl Rendezvous {
             self.out.has_guidance = true;
             return;
         }
-        self.record_saving(now);
+        // The workers have saved since their last step.
+        self.journal.saving = self.journal.account.saving_over(now);
         if step.is_some() {
             self.job.state.training.saved_step = step;
             self.job.state.training.complete_step = step;
@@ -228,7 +226,7 @@ impl Rendezvous {
             after_ms: millis(now.saturating_duration_since(phase.since)),
             is_withdrawn,
         };
-        self.record_end_of_notice(kind);
+        self.out.event_with_end(&self.job, self.journal.notice, None, kind);
     }
 
     /// Closes the job if a node has received a notice that it ends, and no round runs. Returns true if it did.
@@ -293,71 +291,14 @@ impl Rendezvous {
         let round = running.group.round;
         let hung = running.stall.as_ref().and_then(|stall| stall.hung);
         let guidance = Guidance { round, notice, look, hung, memory_off };
-        if let Some(peer) =
-            self.job.roster.get(id).filter(|node| node.attached).map(|node| node.peer())
-        {
+        if let Some(peer) = self.job.attached(id) {
             self.out.send(peer, ToNode::Guidance(guidance));
         }
     }
 
-    /// Records the newest checkpoint of a member.
-    pub(super) fn record_checkpoint(&mut self, now: Instant, id: &NodeId, checkpoint: &Checkpoint) {
-        let Some(running) = self.job.phase.running_mut() else { return };
-        let round = running.group.round;
-        let runs_it = self.job.roster.get(id).is_some_and(|node| node.report.round == round);
-        if !runs_it || running.group.held(id).is_none() {
-            return;
-        }
-        let Checkpoint { step, is_whole, cost } = *checkpoint;
-        running.saved.record(id.clone(), step, is_whole);
-        let by_all = running.saved.newest(running.group.size as usize);
-        self.job.state.training.reach(step);
-        self.steps.record_saved(round, step);
-        if let Some(step) = by_all.filter(|_| by_all != self.job.state.training.saved_step) {
-            self.job.state.training.saved_step = Some(step);
-            self.checkpoints.handle_saved(now, round, step, cost);
-        }
-        // The checkpoint of the phase itself is reported here too. Only a newer one is a sign of new work.
-        let is_newer = self.job.state.training.complete_step.is_some_and(|saved| saved < step);
-        if is_newer {
-            self.forget_complete_step();
-        }
-    }
-
-    /// Notes that the job has done work since the last complete phase.
-    pub(super) fn forget_complete_step(&mut self) {
-        if self.job.state.training.complete_step.take().is_some() {
-            self.remember();
-        }
-    }
-
-    /// Applies the end of a round to what is known about the training.
-    pub(super) fn end_training_round(&mut self, round: RoundId) {
-        let step = self.reached_step(round);
-        self.job.state.training.end_round(step);
-    }
-
-    /// Returns the highest step that was reported or saved in a round.
-    pub(super) fn reached_step(&self, round: RoundId) -> Option<u64> {
-        self.steps.of_round(round)?.highest_reported()
-    }
-
-    /// Applies a step of the job to what is known about its training.
-    pub(super) fn note_step(&mut self, source: StepSource, highest: u64) {
-        match source {
-            StepSource::Reported => {
-                self.job.state.training.has_steps = true;
-                self.job.state.training.reach(highest);
-            }
-            StepSource::Read => self.job.state.training.has_steps = true,
-            StepSource::Saved => return,
-        }
-        self.forget_complete_step();
-    }
-
     /// Returns the state of the phase for people; `None` if there is none.
     pub(super) fn saving(&self, now: Instant) -> Option<Saving> {
-        let Some(running) = self.job.phase.running() else { return None };
+        let running = self.job.phase.running()?;
         let phase = running.notice.as_ref().filter(|phase| phase.ends_round())?;
         let table = running.group.table.as_ref()?;
         let saved =

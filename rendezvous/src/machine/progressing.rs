@@ -1,10 +1,16 @@
-//! Follows the training step of the running round, which members report with their keep-alives.
+//! Follows the progress of the training, and the time that it takes: the steps and checkpoints that members report with their keep-alives,
+//! and the time account.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::{
-    ids::NodeId, limits::millis, machine::Rendezvous, message::StepProgress, phase::Phase,
-    snapshot::JobProgress,
+    account::{Pauses, TimeState, whole_millis},
+    ids::{NodeId, RoundId},
+    limits::{ACCOUNT_INTERVAL, after, millis},
+    machine::Rendezvous,
+    message::{Checkpoint, StepProgress, StepSource},
+    phase::Phase,
+    snapshot::{JobProgress, JobTime, StateTime},
 };
 
 impl Rendezvous {
@@ -51,5 +57,117 @@ impl Rendezvous {
         let steps = self.steps.of_round(self.newest_round());
         let ages = steps.into_iter().flat_map(move |steps| steps.ages(now));
         ages.map(|(id, age)| (id, millis(age)))
+    }
+
+    /// Records the newest checkpoint of a member.
+    pub(super) fn record_checkpoint(&mut self, now: Instant, id: &NodeId, checkpoint: &Checkpoint) {
+        let Some(running) = self.job.phase.running_mut() else { return };
+        let round = running.group.round;
+        let runs_it = self.job.roster.get(id).is_some_and(|node| node.report.round == round);
+        if !runs_it || running.group.held(id).is_none() {
+            return;
+        }
+        let Checkpoint { step, is_whole, cost } = *checkpoint;
+        running.saved.record(id.clone(), step, is_whole);
+        let by_all = running.saved.newest(running.group.size as usize);
+        self.job.state.training.reach(step);
+        self.steps.record_saved(round, step);
+        if let Some(step) = by_all.filter(|_| by_all != self.job.state.training.saved_step) {
+            self.job.state.training.saved_step = Some(step);
+            self.checkpoints.handle_saved(now, round, step, cost);
+        }
+        // The checkpoint of the phase itself is reported here too. Only a newer one is a sign of new work.
+        let is_newer = self.job.state.training.complete_step.is_some_and(|saved| saved < step);
+        if is_newer {
+            self.forget_complete_step();
+        }
+    }
+
+    /// Notes that the job has done work since the last complete phase.
+    pub(super) fn forget_complete_step(&mut self) {
+        if self.job.state.training.complete_step.take().is_some() {
+            self.remember();
+        }
+    }
+
+    /// Applies the end of a round to what is known about the training.
+    pub(super) fn end_training_round(&mut self, round: RoundId) {
+        let step = self.reached_step(round);
+        self.job.state.training.end_round(step);
+    }
+
+    /// Returns the highest step that was reported or saved in a round.
+    pub(super) fn reached_step(&self, round: RoundId) -> Option<u64> {
+        self.steps.of_round(round)?.highest_reported()
+    }
+
+    /// Applies a step of the job to what is known about its training.
+    pub(super) fn note_step(&mut self, source: StepSource, highest: u64) {
+        match source {
+            StepSource::Reported => {
+                self.job.state.training.has_steps = true;
+                self.job.state.training.reach(highest);
+            }
+            StepSource::Read => self.job.state.training.has_steps = true,
+            StepSource::Saved => return,
+        }
+        self.forget_complete_step();
+    }
+
+    /// Returns the time at which the account of a running round must be stored.
+    pub(super) fn account_due(&self) -> Option<Instant> {
+        let is_running = self.job.phase.running().is_some();
+        is_running.then(|| after(self.journal.stored, ACCOUNT_INTERVAL))
+    }
+
+    /// Stores the account, if it is due, and what progress has forgiven until then.
+    pub(super) fn store_account(&mut self, now: Instant) {
+        if self.account_due().is_some_and(|due| due <= now) {
+            self.forgive_charges(now);
+            self.remember();
+        }
+    }
+
+    /// Writes the time account and the longest pauses to the state of the job.
+    pub(super) fn remember_time(&mut self) {
+        self.journal.stored = self.job.clock;
+        self.job.state.time = self.journal.account.seen(self.job.clock).in_millis();
+        let Pauses { longest, first } = self.journal.account.pauses();
+        self.job.state.training.longest_pause = whole_millis(longest);
+        self.job.state.training.first_step = whole_millis(first);
+    }
+
+    /// Returns the age of the job.
+    pub(super) fn job_age(&self, now: Instant) -> Duration {
+        self.journal.account.seen(now).age()
+    }
+
+    /// Returns the time for which workers have run.
+    pub(super) fn time_with_workers(&self) -> Duration {
+        let times = self.journal.account.seen(self.job.clock);
+        let states = [
+            TimeState::Productive,
+            TimeState::Stalled,
+            TimeState::Hung,
+            TimeState::Starting,
+            TimeState::Unknown,
+        ];
+        states.into_iter().fold(Duration::ZERO, |sum, state| sum.saturating_add(times.of(state)))
+    }
+
+    /// Returns the time account.
+    pub(super) fn job_time(&self, now: Instant) -> JobTime {
+        let account = &self.journal.account;
+        let (seen, settled) = (account.seen(now), account.settled(now));
+        let states = TimeState::ALL.into_iter().map(|state| StateTime {
+            state: state.name().to_owned(),
+            ms: millis(seen.of(state)),
+            settled_ms: millis(settled.of(state)),
+        });
+        JobTime {
+            states: states.collect(),
+            redone_ms: millis(seen.redone),
+            now: account.state(now).map(|state| state.name().to_owned()),
+        }
     }
 }

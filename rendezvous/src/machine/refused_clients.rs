@@ -32,9 +32,7 @@ impl Rendezvous {
         if refused.addresses.is_empty() || running.group.held(id).is_none() {
             return;
         }
-        if let Some(peer) =
-            self.job.roster.get(id).filter(|node| node.attached).map(|node| node.peer())
-        {
+        if let Some(peer) = self.job.attached(id) {
             self.out.send(peer, ToNode::RefusedClients(refused));
         }
     }

@@ -23,7 +23,8 @@ impl Rendezvous {
             self.end_unusable(now, id, unusable);
             return;
         }
-        if self.end_unhealthy(now, id) {
+        if let Some(reason) = self.health.why_end(now, &self.job, id, self.is_saving()) {
+            self.end_round(now, RoundEnd { loss: Some(now), ..reason.into() });
             return;
         }
         let Some(Running { group, notice, .. }) = self.job.phase.running_mut() else { return };
@@ -190,7 +191,7 @@ impl Rendezvous {
 
     /// Returns true if a round with the ready nodes would be larger, or one without excluded members.
     pub(super) fn would_be_better(&self, group: &Group) -> bool {
-        self.has_room(group, 0) || self.can_replace_excluded(group)
+        self.has_room(group, 0) || self.health.can_replace_excluded(&self.job, group)
     }
 
     /// Ends the running round. All members stop, and the next round waits for them.

@@ -56,10 +56,6 @@ pub(crate) struct RosterNode {
     pub(crate) excluded: Option<Arc<str>>,
     /// True if it gets no place in the next round although it is ready, because of its [`Unfit`].
     pub(crate) is_aside: bool,
-    /// The need of its machine that was known when it last got a place.
-    pub(crate) placed_with: Option<HealthClass>,
-    /// The need, the kind of reason and `is_aside` that were last recorded.
-    pub(crate) shown_unhealthy: Option<(HealthClass, String, bool)>,
     pub(super) lease: Duration,
     /// The time until which it takes part in no first round, because an earlier job may not have been shown
     /// to it yet.

@@ -7,9 +7,7 @@ use ragent_store::wire::{DecodeError, Decoder, Query};
 /// The first byte is the number of cuts; each of the next bytes is the length of a piece, times 16
 /// if it is even.
 pub fn decode(input: &[u8]) {
-    let Some((&cuts, rest)) = input.split_first() else {
-        return;
-    };
+    let Some((&cuts, rest)) = input.split_first() else { return };
     let (pieces, stream) = rest.split_at(rest.len().min(usize::from(cuts)));
     let whole = requests(stream, &[]);
     assert_eq!(requests(stream, pieces), whole);

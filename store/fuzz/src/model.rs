@@ -96,9 +96,7 @@ impl Model {
         client.received.extend_from_slice(bytes);
         let mut rest = &client.received[..];
         while let Some(answer) = client.expected.front() {
-            let Some((part, after)) = rest.split_at_checked(answer.len()) else {
-                break;
-            };
+            let Some((part, after)) = rest.split_at_checked(answer.len()) else { break };
             answer.check(part);
             rest = after;
             client.expected.pop_front();
@@ -241,9 +239,7 @@ impl Model {
     }
 
     fn append(&mut self, key: &[u8], tail: &[u8]) -> Result<(), Broken> {
-        let Some(value) = self.entries.get(key) else {
-            return self.set(key, tail);
-        };
+        let Some(value) = self.entries.get(key) else { return self.set(key, tail) };
         let bytes = [&value.bytes[..], tail].concat();
         if APPENDED_LEN_MAX < bytes.len() {
             return Err(Broken);
@@ -333,9 +329,7 @@ impl Model {
     }
 
     fn number(&self, key: &[u8]) -> Result<i64, Broken> {
-        let Some(value) = self.entries.get(key) else {
-            return Ok(0);
-        };
+        let Some(value) = self.entries.get(key) else { return Ok(0) };
         let text = value.bytes.trim_ascii_start();
         let text = text.strip_prefix(b"\x0b").unwrap_or(text);
         let (sign, digits) = match text {

@@ -117,9 +117,7 @@ impl Visit {
     }
 
     fn send(&mut self, client: usize, bytes: &[u8]) {
-        let Some(peer) = &mut self.peers[client] else {
-            return;
-        };
+        let Some(peer) = &mut self.peers[client] else { return };
         let bytes = [&std::mem::take(&mut peer.pending), bytes].concat();
         for piece in bytes.chunks(PIECE_LEN) {
             // It fails if the store closed the connection meanwhile, which is detected below.
@@ -147,9 +145,7 @@ impl Visit {
     }
 
     fn read(&mut self, client: usize, len: usize) {
-        let Some(peer) = &mut self.peers[client] else {
-            return;
-        };
+        let Some(peer) = &mut self.peers[client] else { return };
         let mut bytes = vec![0; len.min(self.model.expected_len(client))];
         peer.stream.read_exact(&mut bytes).expect("an answer");
         self.model.received(client, &bytes);

@@ -112,9 +112,7 @@ impl World {
     }
 
     fn send(&mut self, client: usize, bytes: &[u8]) {
-        let Some(peer) = &mut self.peers[client] else {
-            return;
-        };
+        let Some(peer) = &mut self.peers[client] else { return };
         let bytes = [&std::mem::take(&mut peer.pending), bytes].concat();
         peer.unread.extend_from_slice(&bytes);
         self.model.sent(client, &bytes);
@@ -123,9 +121,7 @@ impl World {
 
     /// Executes one request of `client` on both; returns true if there was one.
     fn step(&mut self, client: usize) -> bool {
-        let Some(peer) = &mut self.peers[client] else {
-            return false;
-        };
+        let Some(peer) = &mut self.peers[client] else { return false };
         if OUTPUT_PAUSE_LEN <= peer.output.len() {
             self.read(client, usize::MAX);
             return true;
@@ -156,9 +152,7 @@ impl World {
     }
 
     fn read(&mut self, client: usize, len: usize) {
-        let Some(peer) = &mut self.peers[client] else {
-            return;
-        };
+        let Some(peer) = &mut self.peers[client] else { return };
         let mut left = len;
         while left > 0 && !peer.output.is_empty() {
             let mut slices = [IoSlice::new(&[]); 3];

@@ -134,9 +134,7 @@ impl Clients {
     /// Gives a turn to each connection that is in line now.
     pub(super) fn run_ready(&mut self) {
         for _ in 0..self.ready.len() {
-            let Some(slot) = self.ready.pop_front() else {
-                return;
-            };
+            let Some(slot) = self.ready.pop_front() else { return };
             // A connection that left may still be in line, and another may have its slot.
             if let Some(connection) = self.connections.get_mut(slot)
                 && mem::take(&mut connection.is_queued)
@@ -172,9 +170,7 @@ impl Clients {
     }
 
     fn turn(&mut self, slot: usize) -> Result<Next, End> {
-        let Some(connection) = self.connections.get_mut(slot) else {
-            return Ok(Next::Event);
-        };
+        let Some(connection) = self.connections.get_mut(slot) else { return Ok(Next::Event) };
         let Some(mut backlog) = connection.backlog.take() else {
             return self.turn_without_backlog(slot);
         };
@@ -193,12 +189,8 @@ impl Clients {
     }
 
     fn read_without_backlog(&mut self, slot: usize, scratch: &mut [u8]) -> Result<Next, End> {
-        let Some(connection) = self.connections.get_mut(slot) else {
-            return Ok(Next::Event);
-        };
-        let Some(mut input) = connection.read(scratch)? else {
-            return Ok(Next::Event);
-        };
+        let Some(connection) = self.connections.get_mut(slot) else { return Ok(Next::Event) };
+        let Some(mut input) = connection.read(scratch)? else { return Ok(Next::Event) };
         let executed = self.execute(slot, &mut input);
         let sent = self.write(slot);
         if let (Ok(false), Ok(Sent::All), true) = (&executed, &sent, input.is_empty()) {
@@ -278,9 +270,7 @@ impl Clients {
 
     /// Sends the output to the connection in `slot`, in one write.
     fn write(&mut self, slot: usize) -> Result<Sent, End> {
-        let Some(connection) = self.connections.get_mut(slot) else {
-            return Ok(Sent::All);
-        };
+        let Some(connection) = self.connections.get_mut(slot) else { return Ok(Sent::All) };
         let sent = connection.write(&mut self.output);
         if self.output.take_released() {
             self.engine.released();
@@ -292,9 +282,7 @@ impl Clients {
     /// returns true if the rest may begin with a whole request.
     fn execute(&mut self, slot: usize, input: &mut &[u8]) -> Result<bool, Violation> {
         while !is_paused(&self.output) {
-            let Some(connection) = self.connections.get_mut(slot) else {
-                return Ok(false);
-            };
+            let Some(connection) = self.connections.get_mut(slot) else { return Ok(false) };
             let step = connection.session.step(&mut self.engine, input, &mut self.output);
             // Also after a broken rule: the part of the request before it may have released
             // clients.
@@ -339,9 +327,7 @@ impl Clients {
 
     /// Closes the connection in `slot`, which ended.
     fn leave(&mut self, slot: usize, end: End) {
-        let Some(mut connection) = self.connections.try_remove(slot) else {
-            return;
-        };
+        let Some(mut connection) = self.connections.try_remove(slot) else { return };
         self.silent.remove(&connection.client);
         if let Some(mut backlog) = connection.backlog.take() {
             // A peer that broke a rule or hung up gets one attempt only.

@@ -87,9 +87,7 @@ impl StoreDriver {
 
     fn dispatch(&mut self, id: StoreId, what: impl FnOnce(&mut Store)) {
         // An event may still arrive for a store that was closed.
-        let Some(store) = self.stores.get_mut(&id) else {
-            return;
-        };
+        let Some(store) = self.stores.get_mut(&id) else { return };
         let state = catch_panic(store, |store| {
             what(store);
             StoreState::Open

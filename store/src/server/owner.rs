@@ -103,9 +103,7 @@ impl Owners {
 
     /// Asks the kernel for the socket with the ends `own` and `other`.
     fn ask(&mut self, own: SocketAddr, other: SocketAddr) -> io::Result<Option<Socket>> {
-        let OwnerSource::SockDiag { socket, is_proven } = &mut self.source else {
-            return Ok(None);
-        };
+        let OwnerSource::SockDiag { socket, is_proven } = &mut self.source else { return Ok(None) };
         self.sequence = self.sequence.wrapping_add(1);
         let request = request(self.sequence, own, other);
         let kernel = NetlinkAddr::new(0, 0);

@@ -47,12 +47,8 @@ impl Decoder {
     /// Returns [`DecodeError`] if no query begins with `buf`. The end of the request is unknown
     /// then, so the stream has to be closed.
     pub fn decode<'a>(&mut self, buf: &mut &'a [u8]) -> Result<Option<Query<'a>>, DecodeError> {
-        let Some(kind) = self.measure(buf)? else {
-            return Ok(None);
-        };
-        let Some((request, rest)) = buf.split_at_checked(self.end) else {
-            return Ok(None);
-        };
+        let Some(kind) = self.measure(buf)? else { return Ok(None) };
+        let Some((request, rest)) = buf.split_at_checked(self.end) else { return Ok(None) };
         let Some(query) = Fields { rest: &request[1..] }.query(kind) else {
             debug_assert!(false, "a measured request is whole");
             return Ok(None);
@@ -67,9 +63,7 @@ impl Decoder {
         loop {
             self.progress = match self.progress {
                 Progress::Code => {
-                    let Some(&code) = buf.first() else {
-                        return Ok(None);
-                    };
+                    let Some(&code) = buf.first() else { return Ok(None) };
                     let kind = QueryType::from_code(code).ok_or(DecodeError::UnknownCode(code))?;
                     self.end = 1;
                     Progress::Fields { kind, next: kind.fields(), repeat: 0 }
@@ -80,17 +74,13 @@ impl Decoder {
                     Progress::Fields { kind, next: &kind.fields()[1..], repeat: repeat - 1 }
                 }
                 Progress::Fields { kind, next: [Field::Count, ..], .. } => {
-                    let Some(count) = self.word(buf) else {
-                        return Ok(None);
-                    };
+                    let Some(count) = self.word(buf) else { return Ok(None) };
                     let repeat = encode::keys(count)?;
                     self.skip(8)?;
                     Progress::Fields { kind, next: &[], repeat }
                 }
                 Progress::Fields { kind, next: [field, next @ ..], repeat } => {
-                    let Some(len) = self.field_len(*field, buf)? else {
-                        return Ok(None);
-                    };
+                    let Some(len) = self.field_len(*field, buf)? else { return Ok(None) };
                     self.skip(len)?;
                     Progress::Fields { kind, next, repeat }
                 }

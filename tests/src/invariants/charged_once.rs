@@ -7,9 +7,7 @@ use crate::world::World;
 /// Returns an error if the rule is broken.
 pub(super) fn check(world: &World) -> Result<(), String> {
     let max = world.shared().max_restarts;
-    let [.., before, newest] = world.chronicle.job_states.as_slice() else {
-        return Ok(());
-    };
+    let [.., before, newest] = world.chronicle.job_states.as_slice() else { return Ok(()) };
     if newest.restarts_used > max {
         return Err(format!("{} restarts of at most {max}", newest.restarts_used));
     }

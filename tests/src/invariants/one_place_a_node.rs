@@ -11,9 +11,7 @@ pub(super) fn check(world: &World) -> Result<(), String> {
     if let Some(node) = world.chronicle.waiting_members.first() {
         return Err(format!("{node} was assigned to wait while it was a member"));
     }
-    let Some(snapshot) = world.snapshot() else {
-        return Ok(());
-    };
+    let Some(snapshot) = world.snapshot() else { return Ok(()) };
     let waiting = snapshot.nodes.iter().filter(|node| node.state == NodeStateName::Waiting);
     let is_settling = snapshot.incomplete.is_some_and(|why| why.kind == "settling");
     if is_settling && waiting.count() == 0 {

@@ -8,9 +8,7 @@ use crate::world::World;
 /// Returns an error if the rule is broken.
 pub(super) fn check(world: &World) -> Result<(), String> {
     let mut processes = world.alive();
-    let Some((first, round)) = processes.next() else {
-        return Ok(());
-    };
+    let Some((first, round)) = processes.next() else { return Ok(()) };
     match processes.find(|(_, other)| *other != round) {
         Some((node, other)) => {
             Err(format!("{first} runs processes of {round}, and {node} of {other}"))

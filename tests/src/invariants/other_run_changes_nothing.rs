@@ -6,12 +6,8 @@ use crate::world::World;
 
 /// Returns an error if the rule is broken.
 pub(super) fn check(world: &World) -> Result<(), String> {
-    let Some(planted) = world.planted() else {
-        return Ok(());
-    };
-    let Some((round, members)) = world.chronicle.rounds.first_key_value() else {
-        return Ok(());
-    };
+    let Some(planted) = world.planted() else { return Ok(()) };
+    let Some((round, members)) = world.chronicle.rounds.first_key_value() else { return Ok(()) };
     if round.round <= planted.round {
         return Err(format!("round {round} was there before"));
     }

@@ -10,12 +10,8 @@ pub(super) fn check(world: &World) -> Result<(), String> {
     if let Some(contradiction) = chronicle.contradictions.first() {
         return Err(contradiction.clone());
     }
-    let Some(members) = chronicle.rounds.get(&chronicle.newest) else {
-        return Ok(());
-    };
-    let Some(first) = members.first() else {
-        return Ok(());
-    };
+    let Some(members) = chronicle.rounds.get(&chronicle.newest) else { return Ok(()) };
+    let Some(first) = members.first() else { return Ok(()) };
     let mut by_rank: Vec<&Member> = members.iter().collect();
     by_rank.sort_by_key(|member| member.admission.group_rank);
     for (one, next) in by_rank.iter().zip(by_rank.iter().skip(1)) {

@@ -5,9 +5,7 @@ use crate::world::World;
 /// Returns an error if the rule is broken.
 pub(super) fn check(world: &World) -> Result<(), String> {
     let chronicle = &world.chronicle;
-    let Some(members) = chronicle.rounds.get(&chronicle.newest) else {
-        return Ok(());
-    };
+    let Some(members) = chronicle.rounds.get(&chronicle.newest) else { return Ok(()) };
     let nodes = world.shared().nodes;
     let (min, max, unit) = (world.min_nodes(), nodes.max(), nodes.unit());
     let is_wrong = |n: &u32| *n < min || max < *n || !n.is_multiple_of(unit);

@@ -121,9 +121,7 @@ impl World {
     }
 
     pub(super) fn arrive_up(&mut self, id: &NodeId, peer: Peer, message: Up) {
-        let Some(server) = self.streams.get(&peer).map(|stream| stream.server) else {
-            return;
-        };
+        let Some(server) = self.streams.get(&peer).map(|stream| stream.server) else { return };
         match (message, server) {
             (Up::Registration(registration, lost), Server::Connected) => {
                 self.arrive_registration(id, peer, registration, lost);

@@ -283,9 +283,7 @@ impl ConnectionQuota {
     /// Applies every deadline that has passed.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         while let Some((_, id)) = self.young.pop_front_if(|(grown, _)| *grown <= now) {
-            let Some(address) = self.waiting.get(&id).and_then(|one| one.address) else {
-                continue;
-            };
+            let Some(address) = self.waiting.get(&id).and_then(|one| one.address) else { continue };
             let network = network_of(address);
             self.overdue.insert(id);
             let of_network = self.overdue_by_network.entry(network).or_default();

@@ -94,9 +94,7 @@ impl LogFolder {
         restart_count: u32,
         local_rank: LocalRank,
     ) -> io::Result<Option<WorkerFolder>> {
-        let Some(attempt) = self.attempt(restart_count) else {
-            return Ok(None);
-        };
+        let Some(attempt) = self.attempt(restart_count) else { return Ok(None) };
         let folder = attempt.join(local_rank.to_string());
         files::make_folder(&folder)?;
         let folder = WorkerFolder(folder);
@@ -113,9 +111,7 @@ impl LogFolder {
     ///
     /// Returns the system's refusal.
     pub fn filtered(&self, restart_count: u32, stream: Stream) -> io::Result<Option<File>> {
-        let Some(attempt) = self.attempt(restart_count) else {
-            return Ok(None);
-        };
+        let Some(attempt) = self.attempt(restart_count) else { return Ok(None) };
         files::make_folder(&attempt)?;
         files::append_log(&attempt.join(format!("filtered_{}", file_name(stream)))).map(Some)
     }

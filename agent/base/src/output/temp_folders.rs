@@ -124,9 +124,7 @@ enum Contents {
 }
 
 fn contents(folder: &Path) -> Contents {
-    let Ok(entries) = fs::read_dir(folder) else {
-        return Contents::Files;
-    };
+    let Ok(entries) = fs::read_dir(folder) else { return Contents::Files };
     let mut newest: Option<Duration> = None;
     for entry in entries {
         // The data of a symbolic link is its own.

@@ -18,9 +18,7 @@ pub(super) fn find(host: &impl Host) -> Result<Option<Placement>, PlacementError
     let launcher = Launcher::Slurm;
     let variables = Variables { launcher, host };
     let step = variables.number(&["SLURM_STEP_ID", "SLURM_STEPID"])?;
-    let Some(step) = step.filter(|step| *step < FIRST_SPECIAL_STEP) else {
-        return Ok(None);
-    };
+    let Some(step) = step.filter(|step| *step < FIRST_SPECIAL_STEP) else { return Ok(None) };
     let (node, nodes) = (
         variables.needed(&["SLURM_NODEID"])?,
         variables.needed(&["SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"])?,

@@ -136,9 +136,7 @@ impl Host for ThisHost {
 
     fn cpu_set(&self) -> CpuSet {
         let this_process = unistd::Pid::from_raw(0);
-        let Ok(set) = sched::sched_getaffinity(this_process) else {
-            return CpuSet::new();
-        };
+        let Ok(set) = sched::sched_getaffinity(this_process) else { return CpuSet::new() };
         let numbers = (0u32..).zip(0..sched::CpuSet::count());
         numbers.filter(|(_, cpu)| set.is_set(*cpu).unwrap_or(false)).map(|(cpu, _)| cpu).collect()
     }

@@ -320,9 +320,7 @@ impl NodeMemory {
                 && (kept.about.is_replicated || kept.id.group_rank == part.group_rank)
         };
         let found = self.parts.values().filter(is_it).find_map(|kept| kept.header(worker));
-        let Some((header, buffer)) = found else {
-            return self.decline(transfer, Decline::NotHere);
-        };
+        let Some((header, buffer)) = found else { return self.decline(transfer, Decline::NotHere) };
         self.buffers.hold(buffer);
         self.transfers.insert(transfer, Transfer::Serve(buffer));
         self.effects.push_back(Effect::Serve { transfer, header, buffer });

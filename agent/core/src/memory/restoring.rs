@@ -73,9 +73,7 @@ impl NodeMemory {
         let is_it = |part: &&KeptPart| {
             part.id.checkpoint == plan.checkpoint && part.place(round) == PartPlace::Own
         };
-        let Some(part) = self.parts.values().find(is_it) else {
-            return self.fetch_from_next();
-        };
+        let Some(part) = self.parts.values().find(is_it) else { return self.fetch_from_next() };
         let id = part.id;
         let blocks: Vec<_> = part
             .blocks
@@ -124,9 +122,7 @@ impl NodeMemory {
 
     /// Asks the next node that may have the part.
     fn fetch_from_next(&mut self) {
-        let Some(source) = self.restore.sources.pop_front() else {
-            return self.give_up_plan();
-        };
+        let Some(source) = self.restore.sources.pop_front() else { return self.give_up_plan() };
         if self.restore.state != State::Fetching {
             self.restore.state = State::Fetching;
             // Its header says if there are more.

@@ -162,18 +162,14 @@ impl Workers {
 
     /// Signals all workers, which continue.
     pub(super) fn forward(&self, signal: i32) {
-        let Ok(signal) = Signal::try_from(signal) else {
-            return;
-        };
+        let Ok(signal) = Signal::try_from(signal) else { return };
         let alone = self.running.values().filter(|worker| worker.is_signaled_alone());
         self.signal(signal, &alone.map(KeptWorker::pid).collect());
     }
 
     /// Signals all workers, which are to end.
     pub(super) fn stop(&mut self, signal: i32) {
-        let Ok(signal) = Signal::try_from(signal) else {
-            return;
-        };
+        let Ok(signal) = Signal::try_from(signal) else { return };
         let mut alone = BTreeSet::new();
         for worker in self.running.values_mut().filter(|worker| worker.is_signaled_alone()) {
             worker.rest_follows = Some(signal);

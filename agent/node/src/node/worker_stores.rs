@@ -164,9 +164,7 @@ pub fn listen_after(
     reach: Reach,
     ports: StorePorts,
 ) -> io::Result<std::net::TcpListener> {
-    let StorePorts::Range { first, last } = ports else {
-        return net::listen(reach, 0);
-    };
+    let StorePorts::Range { first, last } = ports else { return net::listen(reach, 0) };
     let (first, last) = (first.get(), last.get());
     let start = match last_port {
         Some(port) if (first..last).contains(&port) => port + 1,

@@ -52,9 +52,7 @@ impl ThisHost {
     /// `PR_SET_DUMPABLE` is not used: under `hidepid=2` it would hide the process from its own
     /// user.
     pub fn disable_core_dumps(self) -> u64 {
-        let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_CORE) else {
-            return u64::MAX;
-        };
+        let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_CORE) else { return u64::MAX };
         // Lowering a soft limit is not refused.
         let _ = setrlimit(Resource::RLIMIT_CORE, 0, hard);
         soft

@@ -291,9 +291,7 @@ impl NodeDriver<'_> {
     }
 
     pub(super) fn send_on(&mut self, stream: StreamNumber, message: FromNode) {
-        let Some(sender) = self.streams.get(&stream) else {
-            return;
-        };
+        let Some(sender) = self.streams.get(&stream) else { return };
         if sender.try_send(message).is_err() {
             debug!(stream = stream.0, "stream dropped: its queue is full or closed");
             self.forget(stream);

@@ -116,9 +116,7 @@ impl WorkersDriver {
     /// A file counts only if it was written before the group began to stop. Later failures are
     /// consequences of the stop.
     pub(super) async fn report_cause(&self, end: GroupEnd) {
-        let Some(group) = self.group.as_ref().filter(|_| end == GroupEnd::Stopped) else {
-            return;
-        };
+        let Some(group) = self.group.as_ref().filter(|_| end == GroupEnd::Stopped) else { return };
         // Both times are read at once, because the files may be examined much later.
         let (now, wall_now) = (clock::now(), clock::wall_time());
         let stopped = group.stopped.unwrap_or(now);
@@ -126,9 +124,7 @@ impl WorkersDriver {
             Some((local_rank, worker.folder.as_ref()?.error_file()))
         });
         let files: Vec<_> = files.collect();
-        let Some((local_rank, file_age)) = oldest_error_file(files, wall_now).await else {
-            return;
-        };
+        let Some((local_rank, file_age)) = oldest_error_file(files, wall_now).await else { return };
         if !is_before_stop(file_age, now.saturating_duration_since(stopped)) {
             return;
         }
