@@ -1,4 +1,4 @@
-//! What the driver must do, in order, and the events among it.
+//! What the driver must do, in order. Events of the job are a part of it: the driver stores and shows them.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,7 +19,7 @@ use crate::{
 /// reason anyway.
 const REFUSALS_MAX: u32 = 64;
 
-/// The effects so far. The machine and its features write them, and the events that link them to their causes.
+/// The effects that the driver has not fetched yet, and the numbers of the events that later ones name as their cause.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
     pub(crate) queue: VecDeque<Effect>,
@@ -78,7 +78,7 @@ impl Effects {
     }
 
     /// Records an event that may end the round. The first one of an input is the cause of the end.
-    pub(crate) fn event_with_end(
+    pub(crate) fn record_cause(
         &mut self,
         job: &Job,
         cause: Option<EventId>,
@@ -134,13 +134,13 @@ impl Effects {
             EventKind::NodeLost { how, was_member }
         };
         let host_name = node.description.host_name.clone();
-        self.event_with_end(job, None, Some(EventNode { node_id: id.clone(), host_name }), kind);
+        self.record_cause(job, None, Some(EventNode { node_id: id.clone(), host_name }), kind);
     }
 
     /// Records that a member counts as lost, although its agent is registered.
     pub(crate) fn record_eviction(&mut self, job: &Job, id: &NodeId, how: EvictReason) {
         let kind = EventKind::NodeLost { how, was_member: true };
-        self.event_with_end(job, None, Some(job.event_node(id)), kind);
+        self.record_cause(job, None, Some(job.event_node(id)), kind);
     }
 
     /// Records a refused registration, if not too many are recorded.

@@ -2,7 +2,7 @@
 //!
 //! 1. A node has a reason (`Unfit`) as long as it reports one, or its host is excluded. Each registration repeats it.
 //! 2. When a round is formed, a node with a reason gets no place, unless
-//!    - too many nodes have the same kind of reason ([`SafetyValve`](crate::safety_valve::SafetyValve)), or
+//!    - too many nodes have the same kind of reason ([`SafetyValve`]), or
 //!    - the others do not reach MIN. Then as many nodes get one as are needed, first those that need only a reset.
 //!      A node with a GPU that is gone, or with an excluded host, does not help.
 //! 3. A failure on a machine that needs a reset or a replacement is not charged if the job can go on without it.
@@ -35,7 +35,7 @@ use crate::{
     settings::SharedSettings,
 };
 
-/// What is known about machines that are unhealthy, and about the list of excluded hosts.
+/// Decides which nodes with a reason get a place, and remembers what it has decided.
 #[derive(Debug, Default)]
 pub(crate) struct JobHealth {
     /// The time until which rounds wait for the first list of excluded hosts.
@@ -49,7 +49,7 @@ pub(crate) struct JobHealth {
 
 impl JobHealth {
     /// Lets rounds wait for the first list of excluded hosts, at most until this time.
-    pub(crate) fn await_list(&mut self, until: Instant) {
+    pub(crate) fn await_list_until(&mut self, until: Instant) {
         self.awaited_until = Some(until);
     }
 
@@ -58,8 +58,8 @@ impl JobHealth {
         self.awaited_until.take().is_some()
     }
 
-    /// Returns the end of the wait for the list, if it is after `now`.
-    pub(crate) fn awaits_list(&self, now: Instant) -> Option<Instant> {
+    /// Returns the time until which rounds still wait for the list.
+    pub(crate) fn list_awaited_until(&self, now: Instant) -> Option<Instant> {
         self.awaited_until.filter(|until| now < *until)
     }
 
@@ -135,7 +135,8 @@ impl JobHealth {
         aside
     }
 
-    /// Records which nodes with a reason get a place in the round that begins, and which do not.
+    /// Records which nodes with a reason get a place in the round that begins, and which do not. Notes what is known about the
+    /// machines of all members.
     pub(crate) fn begin_round(
         &mut self,
         now: Instant,
@@ -183,8 +184,8 @@ impl JobHealth {
         out.event_of(job, None, id, EventKind::NodeUnhealthy { class, reason, is_set_aside });
     }
 
-    /// Records that a node is healthy again, by its report.
-    pub(crate) fn handle_report(&mut self, job: &Job, id: &NodeId, out: &mut Effects) {
+    /// Records that a node is healthy again, if it now reports nothing.
+    pub(crate) fn note_recovery(&mut self, job: &Job, id: &NodeId, out: &mut Effects) {
         let is_healthy = job.roster.get(id).is_some_and(|node| node.report.unhealthy.is_none());
         if is_healthy && self.shown.remove(id).is_some() {
             info!(node = %id, "node is healthy again");
@@ -192,8 +193,8 @@ impl JobHealth {
         }
     }
 
-    /// Returns the reason to end the round: a check that began before it finds that a member's machine must be replaced, and the
-    /// job can go on without it.
+    /// Returns the reason to end the round: a check that began before the round finds that a member's machine must be replaced,
+    /// and the job can go on without it.
     pub(crate) fn why_end(
         &self,
         now: Instant,

@@ -1,5 +1,7 @@
-//! What is true about the job: its nodes, its phase, and what the next coordinator goes on from. Features read it, and only the machine
-//! changes it.
+//! What is true about the job: its nodes, its phase, and what the next coordinator goes on from.
+//!
+//! A feature in a file of its own, such as `health.rs`, gets it as `&Job`. So it cannot change the phase or a node by mistake: it returns
+//! what must follow, and the machine carries it out.
 
 use std::time::Instant;
 
@@ -18,7 +20,7 @@ pub(crate) struct Job {
     pub(crate) settings: Settings,
     /// What the next coordinator goes on from.
     pub(crate) state: JobState,
-    /// Why this process may coordinate, and until when. `None` if it has no end.
+    /// Why this process may coordinate, and until when. `None` if nobody else can, so its right to coordinate has no end.
     pub(crate) grant: Option<Grant>,
     pub(crate) availability: Availability,
     pub(crate) phase: Phase,

@@ -57,8 +57,8 @@ pub(crate) const STORE_ADDRESSES_MAX: usize = 16;
 /// of a switch or a file system failed at once.
 pub const FURTHER_FAILURES_MAX: usize = 16;
 
-/// Failures within this time are listed together: the ages of error files and exits on different
-/// machines are compared, and their messages take time.
+/// Failures within this time may have one cause, and are listed together: connections between workers break at once, exits are seen late, and
+/// the ages of error files on different machines are compared.
 pub(crate) const SAME_TIME: Duration = Duration::from_secs(1);
 
 /// The length in bytes to which each text of a further failure is cut: the last line of an

@@ -6,7 +6,7 @@
 //! 2. The phase moves as far as it can ([`Rendezvous::advance`]).
 //! 3. Each node concerned receives its assignment, if that has changed ([`Rendezvous::sync`]).
 //!
-//! The modules below have the conditions and steps of each phase.
+//! The modules below have the conditions and steps of each phase. They change the [`Job`], and write what follows to [`Effects`].
 
 mod accepting;
 mod assignment;
@@ -71,6 +71,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Rendezvous {
     job: Job,
+    /// What the driver must do next.
     out: Effects,
     /// Nodes that were welcomed, but have not reported their state since.
     welcomed: Welcomed,
@@ -389,7 +390,7 @@ impl Rendezvous {
     fn on_report(&mut self, now: Instant, id: &NodeId) {
         self.note_requests(now, id);
         self.note_kill(id);
-        self.health.handle_report(&self.job, id, &mut self.out);
+        self.health.note_recovery(&self.job, id, &mut self.out);
         match &self.job.phase {
             Phase::Recovering(_) | Phase::Gathering(_) | Phase::Closed(_) => {}
             Phase::Running(_) => self.on_report_in_running(now, id),
@@ -454,7 +455,7 @@ impl Rendezvous {
     fn phase_deadline(&self) -> Option<Instant> {
         let Some(shared) = self.job.settings.shared else { return self.deadline_without_nodes() };
         let is_forming = matches!(self.job.phase, Phase::Gathering(_) | Phase::Regathering(_));
-        let list = self.health.awaits_list(self.job.advanced);
+        let list = self.health.list_awaited_until(self.job.advanced);
         if let Some(until) = self.memory.deadline(self.job.advanced).or(list).filter(|_| is_forming)
         {
             return Some(until);

@@ -106,11 +106,11 @@ pub(crate) struct Running {
     pub(crate) saved: SavedSteps<NodeId>,
 }
 
-/// How a round ends. From a reason alone: no member is lost, and no failure is judged.
+/// How a round ends. `reason.into()` is an end after which the next round waits for no spare, and no failure is judged.
 #[derive(Debug)]
 pub(crate) struct RoundEnd {
     pub(crate) reason: RestartReason,
-    /// The time at which a member was lost.
+    /// The time from which the next round waits for another node, because a member was lost or must be replaced.
     pub(crate) loss: Option<Instant>,
     /// The failure to judge.
     pub(crate) verdict: Option<PendingVerdict>,

@@ -184,7 +184,7 @@ impl Rendezvous {
         }
         self.job.availability = availability;
         info!("the coordinator's host is leaving");
-        self.out.event_with_end(&self.job, None, None, EventKind::CoordinatorLeaving);
+        self.out.record_cause(&self.job, None, None, EventKind::CoordinatorLeaving);
         let peers: Vec<_> = self.job.roster.iter().map(|(_, node)| node.peer()).collect();
         for peer in peers {
             self.out.send(peer, ToNode::HostLeaving);

@@ -8,10 +8,11 @@ use std::time::Instant;
 
 use tracing::{debug, info};
 
-use super::{Availability, Rendezvous};
+use super::Rendezvous;
 use crate::{
     event::{EventKind, EventNode},
     ids::NodeId,
+    job::Availability,
     message::{Assignment, Departure, EvictReason, NodeDescription, ToNode},
     phase::Phase,
     roster::SentAssignment,

@@ -15,7 +15,7 @@
 
 use std::{
     collections::{BTreeSet, btree_map::Entry},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use tracing::{info, warn};
@@ -24,7 +24,7 @@ use crate::{
     event::{EventKind, FreeReason},
     group::GroupMember,
     ids::{GroupRank, NodeId, RoundId},
-    limits::{EARLY, QUIET_TIME, after},
+    limits::{EARLY, QUIET_TIME, SAME_TIME, after},
     machine::{Rendezvous, closing::Failures},
     message::{JobResult, RestartReason, ToNode, WorkerEnd, WorkerFailure},
     phase::{PendingVerdict, RoundEnd, Running},
@@ -47,11 +47,11 @@ struct FailedRound {
 
 /// What a failure means for the job.
 enum Judgment {
-    /// A standby did not fit the script. It costs nothing.
+    /// A standby did not fit the script. The failure is not charged.
     Standby,
-    /// The job goes on without an unhealthy machine. It costs nothing.
+    /// The machine is unhealthy, and the job can go on without it. The failure is not charged, but counted for the node.
     BadMachine(RestartReason),
-    /// A new node has failed early. It is quarantined instead.
+    /// A new node has failed early, and the job can go on without it. It is quarantined, and the failure is not charged.
     NewNode,
     /// The failure is charged, unless one of the same round or of a later one is already.
     Charge { is_quarantined: bool },
@@ -190,7 +190,7 @@ impl Rendezvous {
                 info!(%round, %node, "failure not charged: a standby did not fit the script");
                 self.out.record_free_failure(&self.job, FreeReason::StandbyUnfit);
             }
-            Judgment::BadMachine(reason) => self.spare(now, &failed, reason),
+            Judgment::BadMachine(reason) => self.free_bad_machine(now, &failed, reason),
             Judgment::NewNode => {
                 warn!(%round, %node, "new node failed: quarantined, failure not charged");
                 self.quarantine(now, &node);
@@ -240,7 +240,8 @@ impl Rendezvous {
         })
     }
 
-    /// Decides what the first failure of a round means. The first rule that applies decides.
+    /// Decides what the first failure of a round means. The first rule that applies decides, and a failure that may be charged is counted for
+    /// the node.
     fn verdict(&mut self, now: Instant, failed: &FailedRound, shared: SharedSettings) -> Judgment {
         let FailedRound { node: id, failure, happened, started, .. } = failed;
         if matches!(failure.end, WorkerEnd::StandbyUnfit(_)) {
@@ -252,8 +253,8 @@ impl Rendezvous {
             return Judgment::BadMachine(reason);
         }
         let is_early = happened.saturating_duration_since(*started) < EARLY;
-        let is_spared = self.can_do_without(id, shared);
-        if failed.is_newcomer && is_early && is_spared {
+        let is_dispensable = self.can_do_without(id, shared);
+        if failed.is_newcomer && is_early && is_dispensable {
             return Judgment::NewNode;
         }
         if failure.is_final {
@@ -261,11 +262,11 @@ impl Rendezvous {
         }
         let node = self.job.roster.get_mut(id);
         let is_third = node.is_some_and(|node| node.tally.failed(*happened, *started));
-        Judgment::Charge { is_quarantined: is_third && is_spared }
+        Judgment::Charge { is_quarantined: is_third && is_dispensable }
     }
 
     /// Notes a failure that is not charged, because the machine is unhealthy.
-    fn spare(&mut self, now: Instant, failed: &FailedRound, reason: RestartReason) {
+    fn free_bad_machine(&mut self, now: Instant, failed: &FailedRound, reason: RestartReason) {
         let FailedRound { round, node: id, happened, started, .. } = failed;
         info!(%round, node = %id, "failure not charged: the machine is unhealthy");
         if let Some(regathering) = self.job.phase.regathering_mut() {
@@ -456,9 +457,6 @@ impl Rendezvous {
         }
     }
 }
-
-/// Failures within this time may have one cause: connections between workers break at once, and exits are seen late.
-const SAME_TIME: Duration = Duration::from_secs(1);
 
 /// Returns the node that has probably caused a failure: the first to fail. Of those that failed within [`SAME_TIME`] after it, one with
 /// a report of its hardware comes first, and then one whose worker was killed by a signal that no library sends.

@@ -160,7 +160,7 @@ impl Rendezvous {
     /// If other nodes could not reach the address of the master, the job is closed instead, because
     /// no node could change this by itself.
     pub(super) fn complete(&mut self, now: Instant, shared: SharedSettings) -> bool {
-        if self.health.awaits_list(now).is_some() || self.memory.is_waiting(now) {
+        if self.health.list_awaited_until(now).is_some() || self.memory.is_waiting(now) {
             return false;
         }
         let room = shared.nodes.fit(self.candidates(shared));

@@ -1,4 +1,4 @@
-//! Records the events of the job, and accounts for its time.
+//! Records the rounds of the job as events, accounts for its time, and counts what its restarts cost.
 
 use std::time::{Duration, Instant};
 

@@ -185,19 +185,21 @@ impl Rendezvous {
             self.out.has_guidance = true;
             return;
         }
-        // The workers have saved since their last step.
+        // The time since the last step is that of a checkpoint before the end of the round.
         self.journal.saving = self.journal.account.saving_over(now);
         if step.is_some() {
             self.job.state.training.saved_step = step;
             self.job.state.training.complete_step = step;
         }
-        let reason = match phase.kind {
+        match phase.kind {
             NoticeKind::Save => return,
-            NoticeKind::Members => self.reason_for_waiting(now),
-            NoticeKind::Leave => RestartReason::Notice { kind: phase.kind, hosts: phase.hosts() },
+            NoticeKind::Members => self.end_for_waiting(now, in_memory),
+            NoticeKind::Leave => {
+                let reason = RestartReason::Notice { kind: phase.kind, hosts: phase.hosts() };
+                self.end_round(now, RoundEnd { memory_step: in_memory, ..reason.into() });
+            }
             NoticeKind::End => return self.close_as_saved(),
-        };
-        self.end_round(now, RoundEnd { memory_step: in_memory, ..reason.into() });
+        }
         self.remember();
     }
 
@@ -226,7 +228,7 @@ impl Rendezvous {
             after_ms: millis(now.saturating_duration_since(phase.since)),
             is_withdrawn,
         };
-        self.out.event_with_end(&self.job, self.journal.notice, None, kind);
+        self.out.record_cause(&self.job, self.journal.notice, None, kind);
     }
 
     /// Closes the job if a node has received a notice that it ends, and no round runs. Returns true if it did.

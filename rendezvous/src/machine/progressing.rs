@@ -9,7 +9,6 @@ use crate::{
     limits::{ACCOUNT_INTERVAL, after, millis},
     machine::Rendezvous,
     message::{Checkpoint, StepProgress, StepSource},
-    phase::Phase,
     snapshot::{JobProgress, JobTime, StateTime},
 };
 
@@ -22,7 +21,7 @@ impl Rendezvous {
         id: &NodeId,
         progress: Option<StepProgress>,
     ) {
-        let (Some(progress), Phase::Running(running)) = (progress, &self.job.phase) else { return };
+        let (Some(progress), Some(running)) = (progress, self.job.phase.running()) else { return };
         let round = running.group.round;
         let runs_it = self.job.roster.get(id).is_some_and(|node| node.report.round == round);
         if !runs_it || running.group.held(id).is_none() {

@@ -463,8 +463,7 @@ impl Rendezvous {
         let loss = (members.len() < size as usize).then_some(since);
         let group = Group::recovered(round, size, members);
         let reason = self.why_last_round_ended();
-        let (verdict, memory_step) = (None, None);
-        self.regather(now, group, RoundEnd { reason, loss, verdict, memory_step });
+        self.regather(now, group, RoundEnd { loss, ..reason.into() });
     }
 
     /// Returns true if the last round had succeeded on all members before its coordinator announced it. Members

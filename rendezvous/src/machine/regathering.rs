@@ -11,7 +11,7 @@ use crate::{
     limits::after,
     machine::{Rendezvous, closing::Failures, is_enough, state_by_report},
     message::{Departure, EvictReason, JobResult, NodeState},
-    phase::{Phase, Regathering},
+    phase::Regathering,
     settings::{Leases, SharedSettings},
 };
 
@@ -106,7 +106,7 @@ impl Rendezvous {
             if self.judge(now, shared) {
                 return true;
             }
-            if matches!(&self.job.phase, Phase::Regathering(ended) if ended.verdict.is_none()) {
+            if self.job.phase.regathering().is_some_and(|ended| ended.verdict.is_none()) {
                 self.close(JobResult::AllLeft, Failures::default());
                 return true;
             }

@@ -70,7 +70,7 @@ impl Rendezvous {
                     group.note_expired(id, now);
                     // The node's keeper found that the lease was over, although it was not over here.
                     let node = Some(self.job.event_node(id));
-                    self.out.event_with_end(&self.job, None, node, EventKind::NodeLeaseExpired);
+                    self.out.record_cause(&self.job, None, node, EventKind::NodeLeaseExpired);
                     let reason = RestartReason::NodeLost { host_name, how: EvictReason::Silent };
                     self.end_round(now, reason);
                 }
@@ -137,18 +137,19 @@ impl Rendezvous {
             self.give_notice_for_members(now, shared);
             return true;
         }
-        let reason = self.reason_for_waiting(now);
-        self.end_round(now, reason);
+        self.end_for_waiting(now, None);
         true
     }
 
-    /// Returns the reason of a round that ends so that waiting nodes can join. The next one does so later.
-    pub(super) fn reason_for_waiting(&mut self, now: Instant) -> RestartReason {
+    /// Ends the round so that waiting nodes can join, and notes it: the next round is not ended for this reason at once. `memory_step` is the
+    /// step in memory that all ranks have saved before.
+    pub(super) fn end_for_waiting(&mut self, now: Instant, memory_step: Option<u64>) {
         if let Some(shared) = self.job.settings.shared {
             self.spacing.note(now, shared.timeouts.join_settle);
         }
         let waiting = u32::try_from(self.job.roster.ready().len()).unwrap_or(u32::MAX);
-        RestartReason::NodesWaiting { waiting }
+        let reason = RestartReason::NodesWaiting { waiting };
+        self.end_round(now, RoundEnd { memory_step, ..reason.into() });
     }
 
     pub(super) fn running_deadline(

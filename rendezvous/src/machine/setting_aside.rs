@@ -14,7 +14,7 @@ pub type ExcludedHosts = BTreeMap<String, String>;
 impl Rendezvous {
     /// Lets rounds wait for the first [`Rendezvous::handle_excluded`], at most until this time.
     pub fn await_excluded(&mut self, until: Instant) {
-        self.health.await_list(until);
+        self.health.await_list_until(until);
     }
 
     /// Replaces the hosts that get no place. `None` keeps the last ones: it is not known which hosts the user excludes now.
@@ -44,7 +44,7 @@ impl Rendezvous {
         self.advance(now);
     }
 
-    /// Carries out which ready nodes with a reason get no place in the next round.
+    /// Keeps the ready nodes that `JobHealth` names out of the next round.
     pub(super) fn set_aside(&mut self, now: Instant, shared: SharedSettings) {
         if self.job.roster.unfit().is_empty() {
             return;

@@ -102,7 +102,7 @@ impl Rendezvous {
     }
 
     /// Names a worker if one is due.
-    pub(super) fn follow_hang(&mut self, now: Instant) {
+    fn follow_hang(&mut self, now: Instant) {
         if self.hang_deadline().is_some_and(|due| due <= now) {
             let Some(Running { stall: Some(stall), .. }) = self.job.phase.running() else { return };
             let rank = stall.blamed().unwrap_or(GlobalRank(0));
