@@ -3,7 +3,7 @@
 #
 # Usage: scripts/same-effects.sh COMMIT        SEEDS=2000 scripts/same-effects.sh HEAD
 #
-# Prints a number for each kind of job, and the names of those that differ. The commit must have this script.
+# Prints the kinds of jobs whose effects differ, if there are any. The commit must have this script.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

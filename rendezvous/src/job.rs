@@ -18,9 +18,9 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) settings: Settings,
-    /// What the next coordinator goes on from.
+    /// The state from which the next coordinator goes on.
     pub(crate) state: JobState,
-    /// Why this process may coordinate, and until when. `None` if nobody else can, so its right to coordinate has no end.
+    /// The reason for which this process may coordinate, and until when. `None` if it may do so until it ends.
     pub(crate) grant: Option<Grant>,
     pub(crate) availability: Availability,
     pub(crate) phase: Phase,

@@ -106,7 +106,7 @@ pub(crate) struct Running {
     pub(crate) saved: SavedSteps<NodeId>,
 }
 
-/// How a round ends. `reason.into()` is an end after which the next round waits for no spare, and no failure is judged.
+/// The end of a round. `reason.into()` is an end after which the next round waits for no spare, and no failure is judged.
 #[derive(Debug)]
 pub(crate) struct RoundEnd {
     pub(crate) reason: RestartReason,

@@ -128,7 +128,7 @@ pub struct World {
     pub chronicle: Chronicle,
     /// The number of stores that agents have opened for their workers.
     stores_opened: u16,
-    /// The effects of all coordinators. `None` unless somebody compares them: it takes time.
+    /// The effects of all coordinators. `None` in most worlds, because it takes time.
     trace: Option<Trace>,
 }
 

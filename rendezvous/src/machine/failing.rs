@@ -45,7 +45,7 @@ struct FailedRound {
     failures: Failures,
 }
 
-/// What a failure means for the job.
+/// The meaning of a failure for the job.
 enum Judgment {
     /// A standby did not fit the script. The failure is not charged.
     Standby,

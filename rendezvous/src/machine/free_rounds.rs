@@ -13,7 +13,7 @@ use crate::{
     phase::{Phase, Running},
 };
 
-/// How the last round has ended, for the limit of free rounds.
+/// The end of the last round, for the limit of free rounds.
 enum RoundEnding {
     /// The end was requested, or there was no round.
     Voluntary,

@@ -137,7 +137,7 @@ fn restarts() -> [Did; 2] {
     ["a", "b"].map(|name| Did::Restart(name, 1))
 }
 
-/// What was done, apart from storing the state of the job.
+/// The effects, apart from storing the state of the job.
 fn unstored(mut did: Vec<Did>) -> Vec<Did> {
     did.retain(|did| !matches!(did, Did::Remember(..)));
     did

@@ -49,7 +49,7 @@ struct Ranges {
     arrived: Vec<Option<Content>>,
 }
 
-/// What happens next in a transfer.
+/// The next stage of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::world) enum Stage {
     /// The other node learns of it.
