@@ -258,7 +258,8 @@ impl Rendezvous {
             return;
         }
         match message {
-            FromNode::KeepAlive { sequence, asks_reason, progress, checkpoint } => {
+            FromNode::KeepAlive { sequence, asks_reason, progress, checkpoint, save_failed } => {
+                self.record_failed_save(&from.node, save_failed);
                 self.record_steps(now, &from.node, progress);
                 if let Some(checkpoint) = checkpoint {
                     self.record_checkpoint(now, &from.node, &checkpoint);

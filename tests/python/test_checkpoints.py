@@ -228,8 +228,8 @@ def test_notice(folder, agent):
     assert "X_RAGENT_NOTICE=4" in agent.next()
 
 
-def test_failed_write(folder, monkeypatch):
-    """A failed write is a warning, and leaves nothing. It is tried again. If it fails at the last step, this is an error."""
+def test_failed_write(folder, agent, monkeypatch):
+    """A failed write is a warning and a report, and leaves nothing. It is tried again. If it fails at the last step, this is an error."""
     training = Training(folder, every=4e6)
     real = dcp.save
 
@@ -241,6 +241,7 @@ def test_failed_write(folder, monkeypatch):
         training.steps(2)
         training.checkpoints._reap(waits=True)
     assert len(caught) == 1
+    assert agent.next().startswith("X_RAGENT_SAVE_FAILED=step 2: OSError: [Errno 28] No space left on device (")
     assert 0.9e6 < training.checkpoints._due - time.monotonic() < 1e6
     with pytest.raises(RuntimeError, match="No space left on device"):
         training.steps(1, last=True)

@@ -26,7 +26,7 @@ from typing import Any, Callable, Iterable, List, MutableMapping, Optional, Tupl
 
 from . import checkpoint as memory
 from ._memory_rng import seed
-from ._saves import kind_to_save, saved
+from ._saves import kind_to_save, save_failed, saved
 
 # Saves in memory take at most this part of the time, and come at most once in so many seconds.
 _SHARE, _SHORTEST = 0.02, 1.0
@@ -277,9 +277,11 @@ class CheckpointManager:
             return
         self._written = None
         self._due = min(self._due, now + max(_RETRY, self._every / 4))
-        if self._is_first and not self._has_warned:
-            self._has_warned = True
-            warnings.warn(f"failed to write step {step} to `{self._folder.path}`: {self._error}; training goes on", RuntimeWarning)
+        if self._is_first:
+            save_failed(f"step {step}: {self._error}")
+            if not self._has_warned:
+                self._has_warned = True
+                warnings.warn(f"failed to write step {step} to `{self._folder.path}`: {self._error}; training goes on", RuntimeWarning)
 
 
 def _dcp() -> Any:

@@ -218,6 +218,7 @@ fn from_agent() -> Vec<FromAgent> {
             asks_reason: false,
             progress: None,
             checkpoint: None,
+            save_failed: None,
         },
         FromNode::KeepAlive {
             sequence: 1,
@@ -228,6 +229,7 @@ fn from_agent() -> Vec<FromAgent> {
                 is_whole: true,
                 cost: Some(Duration::from_millis(9_800)),
             }),
+            save_failed: None,
         },
         FromNode::Alive { round: round() },
         FromNode::Goodbye,

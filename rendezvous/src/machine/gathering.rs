@@ -243,6 +243,7 @@ impl Rendezvous {
             places: None,
             is_look_due: false,
             saved: SavedSteps::default(),
+            failed_save: None,
         }));
         for id in &placed {
             if let Some(node) = self.roster.get_mut(id) {

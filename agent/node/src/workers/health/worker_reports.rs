@@ -10,6 +10,7 @@
 //! | `X_RAGENT_SAVED_WHOLE=1` | it has saved the parts of all ranks |
 //! | `X_RAGENT_NOTICE=` | the number of the notice that this answers |
 //! | `X_RAGENT_SAVE_MS=` | training stood still so long; without a step, for the last checkpoint |
+//! | `X_RAGENT_SAVE_FAILED=` | the last checkpoint could not be written, for this reason |
 //! | `X_RAGENT_RETURNED=1` | the worker has returned, and waits for an answer |
 //! | `X_RAGENT_UNFIT=` | the hook of standbys reports that the script does not fit |
 //!
@@ -86,6 +87,10 @@ impl WorkerReport {
                 Some(("X_RAGENT_SAVE_MS", ms)) => {
                     save.cost = ms.trim().parse().ok().map(Duration::from_millis);
                     saves |= save.cost.is_some();
+                }
+                Some(("X_RAGENT_SAVE_FAILED", text)) => {
+                    save.failed = Some(short(text));
+                    saves = true;
                 }
                 Some(("X_RAGENT_RETURNED", "1")) => report.has_returned = true,
                 Some(("X_RAGENT_UNFIT", text)) => report.unfit = Unfit::parse(text),
