@@ -104,8 +104,6 @@ pub(crate) struct Running {
     pub(crate) is_look_due: bool,
     /// The steps that members have saved in this round.
     pub(crate) saved: SavedSteps<NodeId>,
-    /// The member whose last checkpoint could not be written, and the reason.
-    pub(crate) failed_save: Option<(NodeId, String)>,
 }
 
 /// A round that has ended.

@@ -1,6 +1,5 @@
 """`ragent.CheckpointManager` in one process: what it writes, loads, keeps and reports, and what happens to damage and failures."""
 
-import json
 import threading
 import time
 import warnings
@@ -13,10 +12,10 @@ needs("torch")
 import torch
 import torch.distributed.checkpoint as dcp
 
-from ragent import CheckpointManager, _checkpoint_folder, _checkpoints, _notices, _saves
+from ragent import CheckpointManager, _checkpoint_parts, _notices, _saves
 
 # Before it, the training waits for the whole write.
-HAS_THREAD = _checkpoints._copies_all()
+HAS_THREAD = _checkpoint_parts.COPIES_ALL
 
 
 @pytest.fixture(autouse=True)
@@ -328,12 +327,6 @@ def test_wrong_calls(folder, monkeypatch):
 
 def test_invisible_folder(folder, monkeypatch):
     """A rank that does not see the checkpoint of rank 0 gives up."""
-    monkeypatch.setattr(_checkpoint_folder, "_VISIBLE", 0.1)
-    with pytest.raises(RuntimeError, match="mount the same folder on all nodes"):
-        _checkpoint_folder.Folder(folder, 3, "token").wait_for(5)
-
-
-def test_owner(folder):
-    """The folder names the process that has it."""
-    Training(folder)
-    assert set(json.loads((folder / ".owner").read_text())) == {"token", "host", "pid"}
+    monkeypatch.setattr(_checkpoint_parts, "_VISIBLE", 0.1)
+    with pytest.raises(RuntimeError, match="mount one folder on all nodes"):
+        _checkpoint_parts.Folder(folder, 3, "token").wait_for(5)

@@ -148,11 +148,11 @@ def test_failed_rank(run):
     run(
         2,
         """
-import ragent._checkpoint_folder as module
+import ragent._checkpoint_parts as module
 training = Training(every=1e6)
 def fail(paths):
     raise OSError(5, "Input/output error")
-real, module.sync = module.sync, fail if rank == 1 else module.sync
+real, module._sync = module._sync, fail if rank == 1 else module._sync
 try:
     training.step(last=True)
 except RuntimeError as error:
@@ -163,7 +163,7 @@ else:
     raise SystemExit("no error")
 dist.barrier()
 assert sorted(path.name for path in folder.iterdir()) == [".owner"]
-module.sync = real
+module._sync = real
 training.step(last=True)
 assert "step-2" in [path.name for path in folder.iterdir()]
 """,

@@ -35,7 +35,7 @@ pub struct NodeSaves {
     pub answer: Option<Saved>,
     /// The newest notice that any of them has answered, and the workers without an answer.
     pub unanswered: Option<(u64, Vec<LocalRank>)>,
-    /// The reason why the last checkpoint could not be written; `None` if none has failed since the last one that was.
+    /// The reason why the last checkpoint could not be written.
     pub failed: Option<String>,
 }
 

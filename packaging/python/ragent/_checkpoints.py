@@ -22,7 +22,7 @@ import uuid
 import warnings
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Callable, Iterable, List, MutableMapping, Optional, Tuple, Union
+from typing import Any, Callable, Iterable, List, MutableMapping, Optional, Tuple, Union, cast
 
 from . import checkpoint as memory
 from ._memory_rng import seed
@@ -58,23 +58,17 @@ class CheckpointManager:
     """
 
     def __init__(
-        self,
-        folder: Union[str, "os.PathLike[str]"],
-        state: MutableMapping[str, Any],
-        *,
-        every: float = 600.0,
-        keep: int = 3,
-        replicated: bool = False,
-        per_rank: Iterable[str] = (),
-    ) -> None:
+        self, folder: Union[str, "os.PathLike[str]"], state: MutableMapping[str, Any], *, every: float = 600.0, keep: int = 3,
+        replicated: bool = False, per_rank: Iterable[str] = (),
+    ) -> None:  # fmt: skip
         """All ranks make it at the same place of the script, after `init_process_group`."""
         if every <= 0 or keep < 1:
             raise ValueError(f"failed to make a CheckpointManager: every={every} and keep={keep} must be above 0; leave them out")
-        # They import torch.
-        from ._checkpoint_folder import Folder
-        from ._checkpoint_group import Group
-        from ._checkpoint_state import State
+        # This module imports torch.
+        from ._checkpoint_parts import COPIES_ALL, Folder, Group, State
 
+        self._dcp: Any = import_module("torch.distributed.checkpoint")
+        self._has_thread = COPIES_ALL
         self._every, self._replicated = every, replicated
         # Of this thread, and of the thread that writes.
         self._group, self._writers = Group(), Group()
@@ -92,9 +86,8 @@ class CheckpointManager:
         # The write that goes on, its step, the seconds for which the training waited, and the reason if it has failed.
         self._thread: Optional[threading.Thread] = None
         self._written: Optional[int] = None
-        self._stopped = 0.0
         self._error: Optional[str] = None
-        self._is_wanted = self._has_warned = False
+        self._stopped, self._is_wanted, self._has_warned = 0.0, False, False
         # The time of the next write, and of the last one that has succeeded.
         self._due = self._committed = time.monotonic()
 
@@ -108,12 +101,10 @@ class CheckpointManager:
         if error and step is None:
             raise RuntimeError(error)
         if on_disk is not None and (step is None or on_disk > step):
-            from torch.distributed.checkpoint import FileSystemReader
-
             step = self._written = on_disk
             path = self._folder.wait_for(step)
             seed(step)
-            self._state.load(FileSystemReader(path))
+            self._state.load(self._dcp.FileSystemReader(path))
         self._in_memory = step or 0
         self._mark = (self._in_memory, time.monotonic())
         return self._in_memory
@@ -152,31 +143,22 @@ class CheckpointManager:
             # It seeds the generators, too.
             return memory.load({"all": self._state})
         reader: Any = memory.MemoryReader()
-        step: Optional[int] = reader.step
-        if step is not None:
+        if reader.step is not None:
             # First: the state may have generators of its own.
-            seed(step)
+            seed(reader.step)
             self._state.load(reader)
-        return step
+        return cast(Optional[int], reader.step)
 
     def _look(self) -> Tuple[Optional[int], Optional[str]]:
         """Returns the newest step of the folder, or why none may begin anew. Takes the folder for this round."""
-        try:
-            newest = self._folder.newest()
-        except RuntimeError as error:
-            newest, reason = None, str(error)
-        else:
-            reason = None
+        step, age, error = self._folder.newest()
         if self._folder.path.is_dir():
             self._folder.take()
-        if newest is None:
-            return None, reason
-        step, age = newest
-        self._due += self._every - age
-        if os.environ.get("RAGENT_SAVED_STEP"):
-            # Of an earlier round of this job.
-            self._committed -= age
-        return step, None
+        if step is not None:
+            self._due += self._every - age
+            # An earlier round of this job has written it.
+            self._committed -= age if os.environ.get("RAGENT_SAVED_STEP") else 0
+        return step, error
 
     def _agree(self, step: int, start: float) -> None:
         """Starts a reduction, which `_agreed` ends at a later step."""
@@ -207,8 +189,8 @@ class CheckpointManager:
         if self._replicated:
             memory.save(step, {"all": self._state}, replicated=True)
         else:
-            writer = memory.MemoryWriter(step)
-            _dcp().save(self._state.state_dict(), storage_writer=writer, process_group=self._group.process_group)
+            found, writer = self._state.state_dict(), memory.MemoryWriter(step)
+            self._dcp.save(found, storage_writer=writer, process_group=self._group.process_group)
         # For the first two saves, the agent makes its buffers.
         self._saves += 1
         self._cost = (time.monotonic() - start) * (self._saves > 2)
@@ -218,32 +200,25 @@ class CheckpointManager:
         self._is_wanted, self._written, self._due, self._error = False, step, start + self._every, None
         self._state.compare(self._replicated)
         found = self._state.state_dict()
-        if _copies_all():
-            from torch.distributed.checkpoint.staging import BlockingAsyncStager
-
-            found = BlockingAsyncStager().stage(found)
+        if self._has_thread:
+            found = import_module("torch.distributed.checkpoint.staging").BlockingAsyncStager().stage(found)
             # At the end of the process, nothing waits for it.
             self._thread = threading.Thread(target=self._write_copy, args=(found, step), daemon=True)
             self._thread.start()
-            self._stopped = time.monotonic() - start
         else:
             self._write_copy(found, step)
-            self._stopped = time.monotonic() - start
+        self._stopped = time.monotonic() - start
+        if self._thread is None:
             self._report()
 
     def _write_copy(self, found: Any, step: int) -> None:
         """Writes the state, and lets rank 0 commit it. Never raises an error, since no rank may wait for another one that has failed."""
-        from torch.distributed.checkpoint.api import CheckpointException
-
-        from ._checkpoint_folder import sync
-
-        draft, failed = self._folder.draft(step), None
+        failed = None
         try:
-            writer = _dcp().FileSystemWriter(draft, thread_count=1)
-            _dcp().save(found, storage_writer=writer, process_group=self._writers.process_group)
-            # Some versions of torch sync a file before they flush it.
-            sync(path for path in draft.iterdir() if path.name.startswith(f"__{self._writers.rank}_"))
-        except (Exception, CheckpointException) as error:
+            writer = self._dcp.FileSystemWriter(self._folder.draft(step), thread_count=1)
+            self._dcp.save(found, storage_writer=writer, process_group=self._writers.process_group)
+            self._folder.sync_parts(step, self._writers.rank)
+        except (Exception, self._dcp.CheckpointException) as error:
             failed = _reason(error)
         try:
             failed = next(filter(None, self._writers.from_all(failed)), None)
@@ -259,7 +234,7 @@ class CheckpointManager:
                 return None
             except Exception as error:
                 failed = _reason(error)
-        return f"{failed} ({self._folder.drop(step)})"
+        return f"{failed} ({self._folder.drop(step)} MiB are free)"
 
     def _reap(self, waits: bool) -> None:
         """Reports a write that has ended."""
@@ -275,23 +250,12 @@ class CheckpointManager:
             if self._is_first and step is not None:
                 saved(step, seconds=self._stopped, whole=True)
             return
-        self._written = None
-        self._due = min(self._due, now + max(_RETRY, self._every / 4))
+        self._written, self._due = None, min(self._due, now + max(_RETRY, self._every / 4))
         if self._is_first:
             save_failed(f"step {step}: {self._error}")
-            if not self._has_warned:
-                self._has_warned = True
-                warnings.warn(f"failed to write step {step} to `{self._folder.path}`: {self._error}; training goes on", RuntimeWarning)
-
-
-def _dcp() -> Any:
-    return import_module("torch.distributed.checkpoint")
-
-
-def _copies_all() -> bool:
-    """True if torch's stager copies also what is on the CPU already."""
-    version: str = import_module("torch").__version__
-    return tuple(int(part) for part in version.split(".")[:2]) >= (2, 7)
+        if self._is_first and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(f"failed to write step {step} to `{self._folder.path}`: {self._error}; training goes on", RuntimeWarning)
 
 
 def _reason(error: BaseException) -> str:

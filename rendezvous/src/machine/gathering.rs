@@ -232,6 +232,7 @@ impl Rendezvous {
             self.event_of(None, id, EventKind::NodeReplaced { by });
         }
         self.begin_memory(now, round, &table, checkpoint);
+        self.checkpoints.failed = None;
         self.remember();
         let group = Group::new(now, round, table, newcomers_to_a_group);
         self.enter(Phase::Running(Running {
@@ -243,7 +244,6 @@ impl Rendezvous {
             places: None,
             is_look_due: false,
             saved: SavedSteps::default(),
-            failed_save: None,
         }));
         for id in &placed {
             if let Some(node) = self.roster.get_mut(id) {

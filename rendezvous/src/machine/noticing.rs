@@ -341,24 +341,17 @@ impl Rendezvous {
         }
     }
 
-    /// Records that a member could not write its last checkpoint, or that it could write one again.
+    /// Records that the last checkpoint of a node could not be written, or that another one was.
     pub(super) fn record_failed_save(&mut self, id: &NodeId, reason: Option<String>) {
-        let Phase::Running(running) = &mut self.phase else { return };
         let failed = reason.map(|reason| (id.clone(), reason));
-        let is_known = running.failed_save.as_ref().is_some_and(|(of, _)| of == id);
-        if running.failed_save == failed || (failed.is_none() && !is_known) {
-            return;
+        let known = &mut self.checkpoints.failed;
+        let is_own = known.as_ref().is_some_and(|(of, _)| of == id);
+        if *known != failed && (is_own || failed.is_some()) {
+            known.clone_from(&failed);
+            if let Some((_, reason)) = failed {
+                self.event_of(None, id, EventKind::SaveFailed { reason });
+            }
         }
-        running.failed_save.clone_from(&failed);
-        if let Some((_, reason)) = failed {
-            self.event_of(None, id, EventKind::SaveFailed { reason });
-        }
-    }
-
-    /// Returns the reason why the last checkpoint could not be written.
-    pub(super) fn failed_save(&self) -> Option<String> {
-        let Phase::Running(running) = &self.phase else { return None };
-        running.failed_save.as_ref().map(|(_, reason)| reason.clone())
     }
 
     /// Notes that the job has done work since the last complete phase.

@@ -26,10 +26,7 @@ impl NodeMemory {
             needed: needed.unwrap_or(0).min(MEMORY_BYTES_MAX),
             limit: self.settings.limit.min(MEMORY_BYTES_MAX),
             address: self.settings.address.clone(),
-            obstacle: self
-                .late_rank()
-                .or_else(|| self.obstacle.clone())
-                .or_else(|| self.no_copies()),
+            obstacle: self.late_rank().or_else(|| self.obstacle.clone()).or_else(|| self.no_copies()),
             waits_for_buffer: self.waiting_rank(),
             cost: self.cost(),
             fetch_time: self.restore.time,

@@ -88,10 +88,7 @@ impl WorkerReport {
                     save.cost = ms.trim().parse().ok().map(Duration::from_millis);
                     saves |= save.cost.is_some();
                 }
-                Some(("X_RAGENT_SAVE_FAILED", text)) => {
-                    save.failed = Some(short(text));
-                    saves = true;
-                }
+                Some(("X_RAGENT_SAVE_FAILED", text)) => save.failed = Some(short(text)),
                 Some(("X_RAGENT_RETURNED", "1")) => report.has_returned = true,
                 Some(("X_RAGENT_UNFIT", text)) => report.unfit = Unfit::parse(text),
                 _ => {}
@@ -99,7 +96,7 @@ impl WorkerReport {
         }
         report.step = step.and_then(|step| Step::new(step, total));
         save.cost = save.cost.filter(|cost| *cost <= SAVE_MAX);
-        report.save = saves.then_some(save);
+        report.save = (saves || save.failed.is_some()).then_some(save);
         report
     }
 }
