@@ -148,7 +148,7 @@ def test_keeps(folder):
 
 
 def test_damage(folder, monkeypatch):
-    """A file that is missing, a file that is short and a table that makes no sense are found. Without a whole one, nothing begins anew."""
+    """A file that is missing, a file that is short and a table that makes no sense are found. Without a whole one, it is an error."""
     training = Training(folder, every=1e6)
     for _ in range(3):
         training.steps(1, last=True)

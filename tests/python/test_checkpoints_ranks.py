@@ -115,7 +115,7 @@ assert again.at == max(saves + writes), (again.at, all_ranks)
 
 
 def test_values_of_ranks(run):
-    """A value that differs from rank to rank is found, and saved for each. Another number of ranks begins it anew, with a warning."""
+    """A value that differs from rank to rank is found, and saved for each. Another number of ranks does not load it, with a warning."""
     run(
         2,
         """
@@ -138,7 +138,7 @@ with warnings.catch_warnings(record=True) as caught:
     training = Training(per_rank=["position"])
 found = [str(each.message) for each in caught if each.category is RuntimeWarning]
 assert training.at == 1 and training.position.at == 0
-assert len(found) == 1 and f"`position` of rank {rank} begins anew" in found[0], found
+assert len(found) == 1 and f"`position` of rank {rank} is not loaded" in found[0], found
 """,
     )
 

@@ -131,7 +131,7 @@ class State:
                 value = found[key][0] if isinstance(found[key], tuple) else found[key]
             else:
                 of = f"rank {self._group.rank}"
-                warnings.warn(f"`{key}` of {of} begins anew: the checkpoint has none for {of} of {self._group.ranks}", RuntimeWarning)
+                warnings.warn(f"`{key}` of {of} is not loaded: the checkpoint has none for {of} of {self._group.ranks}", RuntimeWarning)
                 continue
             if hasattr(self._values[key], "load_state_dict"):
                 self._values[key].load_state_dict(value)
@@ -191,7 +191,7 @@ class Folder:
         return self.path / f"step-{step}"
 
     def newest(self) -> Tuple[Optional[int], float, Optional[str]]:
-        """Returns the newest step that is whole, its age in seconds, and an error if none may begin anew."""
+        """Returns the newest step that is whole, its age in seconds, and an error if the job must not start from step 0."""
         try:
             steps = self._steps()
         except OSError as error:
@@ -203,7 +203,7 @@ class Folder:
             warnings.warn(f"step {step} in `{self.path}` is damaged, so an older one is looked for: {damage}", RuntimeWarning)
         before = steps[-1] if steps else os.environ.get("RAGENT_SAVED_STEP")
         had = f"it had a checkpoint of step {before}, and has none that is whole"
-        advice = "mount the right one, or give another folder to begin anew"
+        advice = "mount the right one, or give another folder to start from step 0"
         return None, 0.0, f"failed to load from `{self.path}`: {had}; {advice}" if before else None
 
     def wait_for(self, step: int) -> Path:
@@ -227,7 +227,7 @@ class Folder:
                 if path.name.startswith((".writing-", ".deleted-")) and self._token not in path.name:
                     _remove(path)
         except OSError as error:
-            # A full disk is no reason not to start.
+            # A job may start with a full disk.
             warnings.warn(f"failed to write to `{self.path}`: {error}; training goes on", RuntimeWarning)
 
     def sync_parts(self, step: int, rank: int) -> None:

@@ -88,7 +88,7 @@ class CheckpointManager:
         self._written: Optional[int] = None
         self._error: Optional[str] = None
         self._stopped, self._is_wanted, self._has_warned = 0.0, False, False
-        # The time of the next write, and of the last one that has succeeded.
+        # The time of the next write, and of the last successful one.
         self._due = self._committed = time.monotonic()
 
     def load(self) -> int:
@@ -150,7 +150,7 @@ class CheckpointManager:
         return cast(Optional[int], reader.step)
 
     def _look(self) -> Tuple[Optional[int], Optional[str]]:
-        """Returns the newest step of the folder, or why none may begin anew. Takes the folder for this round."""
+        """Returns the newest step of the folder, or an error if the job must not start from step 0. Takes the folder for this round."""
         step, age, error = self._folder.newest()
         if self._folder.path.is_dir():
             self._folder.take()
