@@ -179,12 +179,14 @@ def lose_between_checkpoints(demo):
     demo.make_secret()
     agents = {name: demo.start_agent_in_memory(name) for name in "FGH"}
     demo.wait_within_epoch()
-    victim = next(name for name in "GH" if demo.processes(name, workers_only=True))
+    victim = demo.member_beside_f()
     demo.say(f"kill -9 the worker of {victim}, in the middle of an epoch")
     send_signal(signal.SIGKILL, demo.processes(victim, workers_only=True))
     demo.wait("all workers go on from memory", lambda: demo.resumed_in_memory() == 1)
 
     demo.wait_within_epoch()
+    # The spare has taken the place of the node whose worker has failed.
+    victim = demo.member_beside_f()
     demo.say(f"kill -9 agent {victim}, in the middle of an epoch; the spare fetches the checkpoint from F")
     agents[victim].kill()
     demo.wait("F and the spare go on from memory", lambda: demo.resumed_in_memory() == 2)
@@ -349,6 +351,10 @@ class Demo:
         # It does not run until the end of the training.
         agent.killed = True
         return agent
+
+    def member_beside_f(self):
+        """Returns the agent of the third job that has workers and does not coordinate it."""
+        return next(name for name in "GH" if self.processes(name, workers_only=True))
 
     def wait_within_epoch(self):
         """Waits until the third job has begun an epoch, and is in its middle."""

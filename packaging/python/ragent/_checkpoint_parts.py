@@ -61,15 +61,8 @@ class Group:
         elif os.environ.get("WORLD_SIZE", "1") != "1":
             raise RuntimeError("failed to make a CheckpointManager: there is no process group; call `init_process_group` before")
 
-    def from_first(self, value: Any) -> Any:
-        """Returns the value of rank 0."""
-        values = [value]
-        if self.process_group is not None:
-            torch.distributed.broadcast_object_list(values, src=0, group=self.process_group)
-        return values[0]
-
     def from_all(self, value: Any) -> List[Any]:
-        """Returns the values of all ranks."""
+        """Returns the values of all ranks. That of rank 0 is the first."""
         values = [value] * self.ranks
         if self.process_group is not None:
             torch.distributed.all_gather_object(values, value, group=self.process_group)

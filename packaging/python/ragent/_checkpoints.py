@@ -75,7 +75,7 @@ class CheckpointManager:
         self._is_first = self._group.rank == 0
         self._state = State(state, per_rank, self._group)
         # A name with this is unique.
-        self._folder = Folder(Path(folder), keep, self._group.from_first(uuid.uuid4().hex[:12]))
+        self._folder = Folder(Path(folder), keep, self._group.from_all(uuid.uuid4().hex[:12])[0])
         self._has_memory = all(self._group.from_all(bool(os.environ.get("RAGENT_MEMORY_SOCKET"))))
         # In steps: what all have agreed on, the next step at which they do, and the newest one in memory.
         self._agree_every, self._interval, self._next_agree = 1, 1, 0
@@ -97,7 +97,7 @@ class CheckpointManager:
         Raises `RuntimeError` if there is nothing in memory, and the folder cannot be read or has lost what it had.
         """
         step = self._load_from_memory()
-        on_disk, error = self._group.from_first(self._look() if self._is_first else None)
+        on_disk, error = self._group.from_all(self._look() if self._is_first else None)[0]
         if error and step is None:
             raise RuntimeError(error)
         if on_disk is not None and (step is None or on_disk > step):
@@ -222,7 +222,7 @@ class CheckpointManager:
             failed = _reason(error)
         try:
             failed = next(filter(None, self._writers.from_all(failed)), None)
-            self._error = self._writers.from_first(self._commit(step, failed) if self._is_first else None)
+            self._error = self._writers.from_all(self._commit(step, failed) if self._is_first else None)[0]
         except Exception as error:
             self._error = _reason(error)
 
