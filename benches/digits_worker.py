@@ -9,22 +9,24 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "digits"))
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "examples" / "digits"), str(ROOT / "packaging" / "python")]
 import train
+from ragent import _checkpoints
 
 # Its lines are written one at a time, so those of several workers are not mixed.
 STEPS = open("steps", "a", buffering=1)
 
 
 def recorded(report, is_saved):
-    """Returns the function `report` of train.py, which then also writes a line."""
-    def report_and_write(step, *others):
+    """Returns the function `report`, which then also writes a line."""
+    def report_and_write(step, *others, **options):
         print(time.monotonic_ns(), os.environ["WORLD_SIZE"], step, is_saved, file=STEPS)
-        report(step, *others)
+        report(step, *others, **options)
     return report_and_write
 
 
 if __name__ == "__main__":
     train.report_step = recorded(train.report_step, 0)
-    train.report_saved = recorded(train.report_saved, 1)
+    _checkpoints.saved = recorded(_checkpoints.saved, 1)
     train.main()

@@ -66,9 +66,9 @@ def start(ragent, name, folder):
         str(pathlib.Path(ragent).resolve()), "--nnodes", "3:4", "--nproc-per-node", "2", "--rdzv-id", "digits",
         "--rdzv-endpoint", f"{ADDRESS}:{PORT}", "--max-restarts", "3", "--local-addr", ADDRESS,
         "--rdzv-conf", "last_call_timeout=1,join_settle=0.2,voters=1", "--standby",
-        str(TRAIN), "--epochs", "1000", "--seconds-per-epoch", "1", "--checkpoint", f"{folder}/digits.pt",
+        str(TRAIN), "--epochs", "1000", "--seconds-per-epoch", "1", "--folder", str(folder),
     ]
-    environment = os.environ | {"PYTHON_EXEC": sys.executable, "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
+    environment = os.environ | {"PYTHON_EXEC": sys.executable, "PYTHONPATH": str(ROOT / "packaging" / "python"), "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
     script = f'hostname {name} && exec "$0" "$@"'
     with open(f"{folder}/{name}.log", "w") as log:
         return subprocess.Popen(["unshare", "--uts", "sh", "-c", script, *command], env=environment, stdout=log, stderr=log)

@@ -1,23 +1,22 @@
 """Trains a small network on handwritten digits with DistributedDataParallel.
 
-Plain PyTorch, independent of the launcher. It reads RANK, WORLD_SIZE, MASTER_ADDR and the like
-through init_process_group(), works with any number of workers, and may be killed and started
-again at any time, with more or fewer of them: it continues after the last complete epoch.
+It reads RANK, WORLD_SIZE, MASTER_ADDR and the like through init_process_group(), so any launcher can start it. It works with
+any number of workers, and may be killed and started again at any time, with more or fewer of them.
 
-    ragent --nnodes 1 --nproc-per-node 4 examples/digits/train.py --checkpoint digits.pt
+    mkdir digits
+    ragent --nnodes 1 --nproc-per-node 4 examples/digits/train.py --folder digits
 
-With `--save-in-memory STEPS` it also saves in the memory of the nodes, by the Python module of ragent.
+It goes on from the newest checkpoint in memory or in the folder, by the Python module of ragent. Without a folder it needs
+no module, and saves nothing.
 """
 
 import argparse
 import contextlib
 import gzip
-import json
 import os
 import socket
 import sys
 import time
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -50,28 +49,21 @@ def main():
         nn.Flatten(), nn.Linear(16 * 4 * 4, 64), nn.ReLU(), nn.Linear(64, 10),
     ).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    memory = InMemory(args.save_in_memory, model, optimizer, len(batches))
-    steps_done = memory.load()
-    if steps_done is not None:
-        resumed = f"resumed after step {steps_done}, from memory"
-    elif epochs_done := resume(args.checkpoint, model, optimizer):
-        resumed = f"resumed after epoch {epochs_done} of {args.epochs}"
-        steps_done = epochs_done * len(batches)
-    else:
-        resumed, steps_done = "", 0
+    # Images, since with another number of workers an epoch has another number of steps.
+    state = {"model": model, "optimizer": optimizer, "done": {"epochs": 0, "images": 0}}
+    checkpoints = checkpoints_in(args.folder, state, args.save_every)
+    step = checkpoints.load() if checkpoints else 0
+    if rank == 0 and step:
+        print(f"resumed after step {step}, in epoch {state['done']['epochs'] + 1}", flush=True)
     parallel = DistributedDataParallel(model)
-    if rank == 0 and resumed:
-        print(resumed, flush=True)
 
     accuracy = test(model, test_set)
-    for epoch in range(steps_done // len(batches), args.epochs):
+    for epoch in range(state["done"]["epochs"], args.epochs):
         start = time.monotonic()
         sampler.set_epoch(epoch)  # another shuffle each epoch, the same on every worker
-        loss = train(parallel, optimizer, batches, epoch, args.epochs, steps_done, memory)
+        step, loss = train(parallel, optimizer, batches, step, args.epochs, state, checkpoints)
         accuracy = test(model, test_set)
         if rank == 0:
-            save(args.checkpoint, model, optimizer, epoch + 1)
-            report_saved((epoch + 1) * len(batches))
             print(
                 f"epoch={epoch + 1}/{args.epochs} world_size={world_size} loss={loss:.4f} "
                 f"accuracy={accuracy:.4f} seconds={time.monotonic() - start:.2f}",
@@ -120,22 +112,29 @@ def load_digits(device):
     )
 
 
-def train(parallel, optimizer, batches, epoch, epochs, steps_done, memory):
-    """Trains for one epoch, without the steps that are done, and returns the mean loss over all workers."""
-    total, begin = 0.0, epoch * len(batches)
-    for step, (images, digits) in enumerate(batches, start=begin + 1):
-        if step <= steps_done:
+def train(parallel, optimizer, batches, step, epochs, state, checkpoints):
+    """Trains to the end of the epoch. Returns the number of all steps, and the mean loss over all workers."""
+    total, epoch = 0.0, state["done"]["epochs"]
+    images_of_step = batches.batch_size * dist.get_world_size()
+    begin = min(state["done"]["images"] // images_of_step, len(batches) - 1)
+    for number, (images, digits) in enumerate(batches, start=1):
+        if number <= begin:
             continue
         optimizer.zero_grad()
         loss = cross_entropy(parallel(images), digits)
         loss.backward()
         optimizer.step()
         total += loss.detach()
-        report_step(step, epochs * len(batches))
-        memory.save(step)
-    mean = total / (len(batches) - max(0, steps_done - begin))
+        step += 1
+        is_over = number == len(batches)
+        state["done"] = {"epochs": epoch + is_over, "images": 0 if is_over else number * images_of_step}
+        left = (epochs - epoch) * len(batches) - number
+        report_step(step, step + left)
+        if checkpoints:
+            checkpoints.save(step, last=left == 0)
+    mean = total / (len(batches) - begin)
     dist.all_reduce(mean)
-    return mean.item() / dist.get_world_size()
+    return step, mean.item() / dist.get_world_size()
 
 
 @torch.no_grad()
@@ -145,59 +144,13 @@ def test(model, test_set):
     return (model(images).argmax(dim=1) == digits).float().mean().item()
 
 
-def resume(path, model, optimizer):
-    """Loads the checkpoint of rank 0 on every worker, and returns the number of epochs done.
+def checkpoints_in(folder, state, every):
+    """Returns the checkpoints in memory and in a folder. All ranks have the same state."""
+    if folder is None:
+        return None
+    from ragent import CheckpointManager
 
-    Only rank 0 reads the file and broadcasts it, so a worker on a new node needs no file.
-    """
-    told = [None]
-    if dist.get_rank() == 0 and path and path.exists():
-        told = [torch.load(path, map_location="cpu", weights_only=True)]
-    dist.broadcast_object_list(told)
-    if told[0] is None:
-        return 0
-    model.load_state_dict(told[0]["model"])
-    optimizer.load_state_dict(told[0]["optimizer"])
-    return told[0]["epochs_done"]
-
-
-def save(path, model, optimizer, epochs_done):
-    """Writes the checkpoint to a new file, then renames it, so that it is never incomplete."""
-    if path is None:
-        return
-    state = {
-        "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "epochs_done": epochs_done,
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(path.name + ".new")
-    torch.save(state, new)
-    new.replace(path)
-
-
-class InMemory:
-    """Saves the state of all ranks, which is equal with DistributedDataParallel, in the memory of the nodes."""
-
-    def __init__(self, every, model, optimizer, batches):
-        self.memory = import_module("ragent.checkpoint") if every else None
-        self.every = every
-        self.batches = batches
-        self.state = {"model": model, "optimizer": optimizer, "batches": batches}
-
-    def load(self):
-        """Returns the number of steps done, the same on all ranks. None: there is nothing in memory."""
-        step = self.memory.load(self.state) if self.memory else None
-        if step is None:
-            return None
-        # With another number of workers, an epoch has another number of batches.
-        saved, self.state["batches"] = self.state["batches"], self.batches
-        return step * self.batches // saved
-
-    def save(self, step):
-        """Saves after each `every` steps."""
-        if self.memory and step % self.every == 0:
-            self.memory.save(step, self.state, replicated=True)
+    return CheckpointManager(folder, state, every=every, replicated=True)
 
 
 def send_heartbeat():
@@ -215,27 +168,12 @@ def report_step(step, steps):
             AGENT.sendto(f"X_RAGENT_STEP={step}\nX_RAGENT_STEPS={steps}".encode(), path)
 
 
-def report_saved(step):
-    """Reports to ragent that this rank has saved everything, also for a notice that the agent has received.
-
-    With the module `ragent`, `ragent.saved(step, whole=True)` does the same.
-    """
-    if path := os.environ.get("RAGENT_SOCKET"):
-        notice = 0
-        with contextlib.suppress(OSError):
-            notice = json.loads(Path(os.environ["RAGENT_NOTICE_FILE"]).read_text())["notice"]
-        lines = f"X_RAGENT_SAVED={step}\nX_RAGENT_SAVED_WHOLE=1\nX_RAGENT_NOTICE={notice}"
-        with contextlib.suppress(OSError):
-            AGENT.sendto(lines.encode(), path)
-
-
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=16, help="images per worker and step")
-    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="where to save and resume")
-    parser.add_argument("--save-in-memory", type=int, default=0, metavar="STEPS",
-                        help="also save in the memory of the nodes after each STEPS steps; needs the module `ragent`")
+    parser.add_argument("--folder", help="where to save and resume; it must exist, and needs the module `ragent`")
+    parser.add_argument("--save-every", type=float, default=10, metavar="SECONDS", help="how often to save in the folder (%(default)s)")
     parser.add_argument("--min-accuracy", type=float, default=0.0, metavar="SHARE",
                         help="exit 1 if the test accuracy ends below this, such as 0.95")
     parser.add_argument("--seconds-per-epoch", type=float, default=0.0, metavar="SECONDS",

@@ -10,7 +10,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{ids::RoundId, limits::millis, snapshot::CheckpointTimes};
+use crate::{
+    ids::{NodeId, RoundId},
+    limits::millis,
+    snapshot::CheckpointTimes,
+};
 
 /// The number of recent checkpoints whose medians count. If the user changes the interval, the median follows after
 /// half as many.
@@ -33,6 +37,8 @@ pub(crate) struct Checkpoints {
     intervals: VecDeque<Duration>,
     steps: VecDeque<u64>,
     costs: VecDeque<Duration>,
+    /// The node whose last checkpoint could not be written, and the reason.
+    pub(crate) failed: Option<(NodeId, String)>,
 }
 
 /// How often a job has failed.

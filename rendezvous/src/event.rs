@@ -266,6 +266,11 @@ pub enum EventKind {
         /// True if the notice was withdrawn, because the waiting nodes are gone.
         is_withdrawn: bool,
     },
+    /// The workers of a node could not write a checkpoint.
+    SaveFailed {
+        /// The reason.
+        reason: String,
+    },
     /// A node is gone, or counts as gone.
     NodeLost {
         /// The reason.
@@ -371,6 +376,7 @@ impl EventKind {
             Self::FailureNotCharged { .. } => "failure_not_charged",
             Self::NoticeGiven { .. } => "notice_given",
             Self::NoticeOver { .. } => "notice_over",
+            Self::SaveFailed { .. } => "save_failed",
             Self::NodeLost { .. } => "node_lost",
             Self::NodeLeaseExpired => "node_lease_expired",
             Self::NodeLeft => "node_left",

@@ -223,8 +223,9 @@ impl Rendezvous {
         }
         let id = &from.node;
         match message {
-            FromNode::KeepAlive { sequence, asks_reason, progress, checkpoint } => {
+            FromNode::KeepAlive { sequence, asks_reason, progress, checkpoint, save_failed } => {
                 self.record_steps(now, id, progress);
+                self.record_failed_save(id, save_failed);
                 if let Some(checkpoint) = checkpoint {
                     self.record_checkpoint(now, id, &checkpoint);
                 }

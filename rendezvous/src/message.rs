@@ -251,6 +251,8 @@ pub enum FromNode {
         progress: Option<StepProgress>,
         /// The newest checkpoint of the node's workers in its newest round, if they have reported one.
         checkpoint: Option<Checkpoint>,
+        /// The reason why their last checkpoint could not be written, at most [`PROGRESS_MAX`] bytes.
+        save_failed: Option<String>,
     },
     /// The current state of the node.
     NodeReport(NodeReport),

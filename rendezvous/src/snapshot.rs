@@ -75,6 +75,8 @@ pub struct Snapshot {
     pub checkpoints: Option<CheckpointTimes>,
     /// The newest step that all ranks have saved, if it is known.
     pub saved_step: Option<u64>,
+    /// The reason why the last checkpoint could not be written.
+    pub save_failed: Option<String>,
     /// The stall of the workers, while they make no progress for much longer than usual.
     pub stall: Option<Stall>,
     /// The newest look at the workers of the running round, if there was one.
@@ -150,6 +152,7 @@ impl Snapshot {
             saving: self.saving.clone(),
             checkpoints: self.checkpoints,
             saved_step: self.saved_step,
+            save_failed: self.save_failed.clone(),
             stall: self.stall.clone(),
             look: self.look.clone(),
             memory: self.memory.clone(),

@@ -98,6 +98,7 @@ fn thousand_nodes_cost_a_few_messages_each() {
                 asks_reason: false,
                 progress: None,
                 checkpoint: None,
+                save_failed: None,
             },
         );
         // When the workers of all nodes run, the cost of their start is stored.

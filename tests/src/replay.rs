@@ -88,6 +88,7 @@ impl Replay {
             | EventKind::FailureNotCharged { .. }
             | EventKind::NoticeGiven { .. }
             | EventKind::NoticeOver { .. }
+            | EventKind::SaveFailed { .. }
             | EventKind::StallExplained { .. }
             | EventKind::MemoryRestored { .. }
             | EventKind::MemoryFetched { .. }

@@ -1,6 +1,6 @@
 //! Tests the real torch: its client with our store, its collectives under our agents, and its launcher compared with ours.
 
-use std::{net::Ipv4Addr, path::PathBuf};
+use std::{fs, net::Ipv4Addr, path::PathBuf};
 
 use nix::sys::signal::Signal;
 use ragent_store::{AdmissionRule, StoreThread};
@@ -42,13 +42,15 @@ fn python_of(environment: &str) -> Option<String> {
 
 /// An agent that trains the digits with two workers.
 fn trainer(sandbox: &Sandbox, python: &str, port: u16) -> Start {
-    let checkpoint = sandbox.path("digits.pt");
+    let folder = sandbox.path("checkpoints");
+    fs::create_dir_all(&folder).expect("a folder");
     let words = format!(
         "--nnodes 2 --nproc-per-node 2 --max-restarts 1 --rdzv-endpoint 127.0.0.1:{port} \
-         --rdzv-id digits {REPOSITORY}/examples/digits/train.py --epochs 4 --checkpoint {}",
-        checkpoint.display()
+         --rdzv-id digits {REPOSITORY}/examples/digits/train.py --epochs 4 --folder {}",
+        folder.display()
     );
-    sandbox.ragent(&words).env("PYTHON_EXEC", python)
+    let module = format!("{REPOSITORY}/packaging/python");
+    sandbox.ragent(&words).env("PYTHON_EXEC", python).env("PYTHONPATH", module)
 }
 
 fn worker_of(agent: &Program) -> u32 {
@@ -89,7 +91,7 @@ fn training_survives_a_killed_worker() {
     host.prints("epoch=1/4 world_size=4");
     kill(worker_of(&guest), Signal::SIGKILL);
     guest.logs("worker failed");
-    host.prints("resumed after epoch");
+    host.prints("resumed after step");
     host.prints("epoch=4/4 world_size=4");
     for (agent, name) in [(host, "host"), (guest, "guest")] {
         let end = agent.end();

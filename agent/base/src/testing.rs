@@ -84,6 +84,7 @@ pub fn empty_snapshot() -> Snapshot {
         saving: None,
         checkpoints: None,
         saved_step: None,
+        save_failed: None,
         stall: None,
         look: None,
         memory: None,

@@ -279,6 +279,8 @@ fn add_checkpoints(registry: &mut Registry, snapshot: &Snapshot) {
         let help = "Newest step that all ranks have saved";
         registry.register("ragent_saved_step", help, gauge(step));
     }
+    let help = "1 while the last checkpoint could not be written, else 0";
+    registry.register("ragent_save_failed", help, gauge(u8::from(snapshot.save_failed.is_some())));
     let Some(times) = &snapshot.checkpoints else { return };
     let mut add = |name, help, ms| add_seconds(registry, name, help, ms);
     add("ragent_checkpoint_interval", "Usual time between checkpoints", Some(times.every_ms));

@@ -82,6 +82,8 @@ pub struct Node {
     steps: Option<NodeSteps>,
     /// The newest checkpoint of the workers of the newest round, if they have reported one.
     checkpoint: Option<Checkpoint>,
+    /// The reason why their last checkpoint could not be written.
+    save_failed: Option<String>,
     effects: VecDeque<Effect>,
 }
 
@@ -99,6 +101,7 @@ impl Node {
             claimed: None,
             steps: None,
             checkpoint: None,
+            save_failed: None,
             effects,
         };
         node.collect(now);
@@ -351,7 +354,7 @@ impl Node {
         self.begin(now);
         // The steps of the next round are others.
         self.steps = None;
-        self.checkpoint = None;
+        (self.checkpoint, self.save_failed) = (None, None);
         self.agent.handle_finished(now, end);
         self.collect(now);
     }
@@ -394,6 +397,7 @@ impl Node {
     pub fn handle_saves(&mut self, now: Instant, saves: NodeSaves) {
         self.begin(now);
         self.checkpoint = saves.newest.or(self.checkpoint);
+        self.save_failed.clone_from(&saves.failed);
         self.agent.handle_saves(now, saves);
         self.collect(now);
     }
@@ -453,6 +457,7 @@ impl Node {
             asks_reason: false,
             progress,
             checkpoint: self.checkpoint,
+            save_failed: self.save_failed.clone(),
         };
         self.effects.push_back(Effect::Send { stream, message });
     }
@@ -506,8 +511,14 @@ impl Node {
             link::Effect::KeepAlive { stream, sequence } => {
                 let asks_reason = self.agent.asks_reason(now, sequence);
                 let progress = self.steps.map(|steps| steps.progress(now));
-                let checkpoint = self.checkpoint;
-                let message = FromNode::KeepAlive { sequence, asks_reason, progress, checkpoint };
+                let (checkpoint, save_failed) = (self.checkpoint, self.save_failed.clone());
+                let message = FromNode::KeepAlive {
+                    sequence,
+                    asks_reason,
+                    progress,
+                    checkpoint,
+                    save_failed,
+                };
                 Effect::Send { stream, message }
             }
             link::Effect::Drop(stream) => Effect::Drop(stream),
@@ -531,7 +542,7 @@ impl Node {
             agent::Effect::Local(action) => {
                 if matches!(action, Action::Start(_)) {
                     self.steps = None;
-                    self.checkpoint = None;
+                    (self.checkpoint, self.save_failed) = (None, None);
                 }
                 Effect::Local(action)
             }

@@ -12,7 +12,7 @@ use ragent_rendezvous::{
 };
 
 /// What a worker reports about a checkpoint.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct SaveReport {
     /// The step that it has saved; `None` if only the cost of the last checkpoint is reported.
     pub step: Option<u64>,
@@ -22,6 +22,8 @@ pub struct SaveReport {
     pub notice: u64,
     /// The time for which training paused.
     pub cost: Option<Duration>,
+    /// The reason why the last checkpoint could not be written.
+    pub failed: Option<String>,
 }
 
 /// The checkpoints of a node's workers.
@@ -33,6 +35,8 @@ pub struct NodeSaves {
     pub answer: Option<Saved>,
     /// The newest notice that any of them has answered, and the workers without an answer.
     pub unanswered: Option<(u64, Vec<LocalRank>)>,
+    /// The reason why the last checkpoint could not be written.
+    pub failed: Option<String>,
 }
 
 /// The checkpoints of the workers of one group.
@@ -48,6 +52,7 @@ pub struct SaveWatch {
     /// The same for checkpoints that answer the newest notice.
     whole_answer: Option<u64>,
     cost: Option<Duration>,
+    failed: Option<String>,
     /// The steps that each worker has reported, apart from checkpoints.
     reached: BTreeMap<LocalRank, Reached>,
 }
@@ -87,6 +92,7 @@ impl SaveWatch {
             whole: None,
             whole_answer: None,
             cost: None,
+            failed: None,
             reached: BTreeMap::new(),
         }
     }
@@ -101,8 +107,11 @@ impl SaveWatch {
     /// Notes what a worker has saved. Returns false if the report is ignored, because the worker cannot have reached
     /// that step.
     pub fn handle_report(&mut self, local_rank: LocalRank, report: SaveReport) -> bool {
-        let SaveReport { step, is_whole, notice, cost } = report;
+        let SaveReport { step, is_whole, notice, cost, failed } = report;
         self.cost = cost.or(self.cost);
+        if step.is_some() || failed.is_some() {
+            self.failed = failed;
+        }
         let Some(step) = step else { return true };
         let reached = self.reached.get(&local_rank);
         if reached.is_some_and(|reached| !reached.may_have_reached(step)) || step > STEP_MAX {
@@ -143,7 +152,7 @@ impl SaveWatch {
         let ranks = (0..self.workers).filter_map(|rank| u32::try_from(rank).ok()).map(LocalRank);
         let unanswered =
             (self.notice > 0).then(|| (self.notice, ranks.filter(is_unanswered).collect()));
-        NodeSaves { newest, answer, unanswered }
+        NodeSaves { newest, answer, unanswered, failed: self.failed.clone() }
     }
 }
 
@@ -226,5 +235,17 @@ mod tests {
         let cost = Some(Duration::from_secs(9));
         assert!(watch.handle_report(A, SaveReport { cost, ..SaveReport::default() }));
         assert_eq!(watch.saves().newest.unwrap().cost, cost);
+    }
+
+    /// A failed checkpoint is known until the next one is reported. A cost changes nothing.
+    #[test]
+    fn failure_lasts_until_the_next_checkpoint() {
+        let mut watch = SaveWatch::new(2);
+        let failed = Some("no space".to_owned());
+        watch.handle_report(A, SaveReport { failed: failed.clone(), ..SaveReport::default() });
+        watch.handle_report(A, SaveReport { cost: Some(Duration::ZERO), ..SaveReport::default() });
+        assert_eq!(watch.saves().failed, failed);
+        watch.handle_report(A, SaveReport { is_whole: true, ..saved(7, 0) });
+        assert_eq!(watch.saves().failed, None);
     }
 }

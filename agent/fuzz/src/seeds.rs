@@ -142,7 +142,13 @@ fn registrations() -> Vec<Vec<u8>> {
             age: std::time::Duration::from_millis(250),
         };
         let progress = (sequence % 2 == 0).then_some(progress);
-        message(FromNode::KeepAlive { sequence, asks_reason: true, progress, checkpoint: None })
+        message(FromNode::KeepAlive {
+            sequence,
+            asks_reason: true,
+            progress,
+            checkpoint: None,
+            save_failed: None,
+        })
     };
     let states = [NodeState::Running, NodeState::Stopping, NodeState::Succeeded];
     let mut scenarios = vec![

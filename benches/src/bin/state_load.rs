@@ -104,8 +104,13 @@ fn timed<T>(act: impl FnOnce() -> T) -> f64 {
 
 /// Returns the size of a keep-alive.
 fn keep_alive(progress: Option<StepProgress>) -> usize {
-    let message =
-        FromNode::KeepAlive { sequence: 1_000_000, asks_reason: false, progress, checkpoint: None };
+    let message = FromNode::KeepAlive {
+        sequence: 1_000_000,
+        asks_reason: false,
+        progress,
+        checkpoint: None,
+        save_failed: None,
+    };
     v1::AgentMessage::from(FromAgent::Message(message)).encoded_len()
 }
 
@@ -152,8 +157,13 @@ fn running(now: Instant, ids: &[NodeId]) -> Result<Rendezvous> {
 fn send_step(machine: &mut Rendezvous, now: Instant, id: &NodeId, step: u64) {
     let (peer, progress) =
         (Peer { node: id.clone(), stream: StreamNumber(1) }, Some(progress(step)));
-    let message =
-        FromNode::KeepAlive { sequence: step, asks_reason: false, progress, checkpoint: None };
+    let message = FromNode::KeepAlive {
+        sequence: step,
+        asks_reason: false,
+        progress,
+        checkpoint: None,
+        save_failed: None,
+    };
     machine.handle_message(now, peer, message);
     while machine.poll_effect().is_some() {}
 }

@@ -2,7 +2,7 @@
 
 `run`, `main` and `elastic_launch` correspond to torch's functions of the same names, and `status` returns the state of a job.
 A training script reports its step with `step`. With `notice`, `should_save` and `saved` it saves a checkpoint before its node is
-taken. `ragent.checkpoint` saves checkpoints in memory. `observe` lets the agent ask torch why the job stands still. The names are imported when they are first used.
+taken. `CheckpointManager` saves checkpoints in memory and in a folder, and `ragent.checkpoint` has the part in memory. `observe` lets the agent ask torch why the job stands still. The names are imported when they are first used.
 """
 
 # `typing` is not imported: importing this module must be fast in a training script.
@@ -10,6 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ._checkpoints import CheckpointManager
     from ._elastic import LaunchConfig, elastic_launch
     from ._errors import ChildFailedError, CommandLineError, LaunchError, ProcessFailure, StatusError
     from ._launch import main, run
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "CheckpointManager",
     "CheckpointTimes",
     "ChildFailedError",
     "CommandLineError",
@@ -93,6 +95,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "_checkpoints": "CheckpointManager",
     "_elastic": "LaunchConfig elastic_launch",
     "_errors": "ChildFailedError CommandLineError LaunchError ProcessFailure StatusError",
     "_launch": "main run",

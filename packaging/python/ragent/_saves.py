@@ -231,6 +231,11 @@ def saved(step: SupportsIndex, *, seconds: Optional[float] = None, whole: bool =
     _steps.report_saved(lines, is_measured=milliseconds is None)
 
 
+def save_failed(reason: str) -> None:
+    """Reports that a checkpoint could not be written, until the next one is reported."""
+    _steps.report_saved([f"X_RAGENT_SAVE_FAILED={' '.join(reason.split())}"], is_measured=False)
+
+
 def _answered(step: int) -> int:
     """Returns the number of the notice that a checkpoint of this step answers, or 0."""
     if not _state.has_asked:

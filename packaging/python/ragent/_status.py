@@ -302,6 +302,7 @@ class Status:
     saving: Optional[Saving] = one(Saving)
     checkpoints: Optional[CheckpointTimes] = one(CheckpointTimes)
     saved_step: Optional[int] = None
+    save_failed: Optional[str] = None
     stall: Optional[Stall] = one(Stall)
     look: Optional[Look] = one(Look)
     memory: Optional[MemoryStatus] = one(MemoryStatus)

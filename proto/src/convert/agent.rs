@@ -62,12 +62,17 @@ impl TryFrom<v1::AgentMessage> for FromAgent {
                 asks_reason,
                 progress,
                 checkpoint,
+                save_failed,
                 ..
-            }) => {
-                let progress = progress::of_node(progress)?;
-                let checkpoint = checkpoint.map(TryInto::try_into).transpose()?;
-                Self::Message(FromNode::KeepAlive { sequence, asks_reason, progress, checkpoint })
-            }
+            }) => Self::Message(FromNode::KeepAlive {
+                sequence,
+                asks_reason,
+                progress: progress::of_node(progress)?,
+                checkpoint: checkpoint.map(TryInto::try_into).transpose()?,
+                save_failed: save_failed
+                    .map(|why| text(why, "keep_alive.save_failed", PROGRESS_MAX))
+                    .transpose()?,
+            }),
             Message::NodeReport(report) => Self::Message(FromNode::NodeReport(report.try_into()?)),
             Message::Alive(alive) => {
                 Self::Message(FromNode::Alive { round: round(alive.round, "alive.round")? })
@@ -110,11 +115,13 @@ impl From<FromAgent> for v1::AgentMessage {
                 asks_reason,
                 progress,
                 checkpoint,
+                save_failed,
             }) => Message::KeepAlive(v1::KeepAlive {
                 sequence,
                 asks_reason,
                 progress: progress.map(Into::into),
                 checkpoint: checkpoint.map(Into::into),
+                save_failed: save_failed.map(|reason| printable(&reason)),
                 ..v1::KeepAlive::default()
             }),
             FromAgent::Message(FromNode::NodeReport(report)) => Message::NodeReport(report.into()),

@@ -81,6 +81,7 @@ impl From<FromCoordinator> for v1::CoordinatorMessage {
                         lease_left_ms: lease_left.map(to_lease_left),
                         progress: None,
                         checkpoint: None,
+                        save_failed: None,
                         memory_whole: memory_whole.map(Into::into),
                     })
                 }
@@ -117,6 +118,7 @@ impl TryFrom<v1::CoordinatorMessage> for FromCoordinator {
             Message::Echo(v1::KeepAlive {
                 sequence,
                 asks_reason: _,
+                save_failed: _,
                 reason,
                 lease_left_ms,
                 progress: _,

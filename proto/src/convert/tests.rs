@@ -218,6 +218,7 @@ fn from_agent() -> Vec<FromAgent> {
             asks_reason: false,
             progress: None,
             checkpoint: None,
+            save_failed: Some("no space".to_owned()),
         },
         FromNode::KeepAlive {
             sequence: 1,
@@ -228,6 +229,7 @@ fn from_agent() -> Vec<FromAgent> {
                 is_whole: true,
                 cost: Some(Duration::from_millis(9_800)),
             }),
+            save_failed: None,
         },
         FromNode::Alive { round: round() },
         FromNode::Goodbye,
@@ -649,6 +651,7 @@ fn snapshot() -> Snapshot {
             best_lost: Some(0.044),
         }),
         saved_step: Some(48_000),
+        save_failed: Some("no space".to_owned()),
         stall: Some(Stall {
             step: Some(48_210),
             for_ms: 250_000,

@@ -226,6 +226,7 @@ impl Rendezvous {
             self.out.event_of(&self.job, None, id, EventKind::NodeReplaced { by });
         }
         self.begin_memory(now, round, &table, checkpoint);
+        self.checkpoints.failed = None;
         self.remember();
         let group = Group::new(now, round, table, newcomers_to_a_group);
         self.enter(Phase::Running(Running {

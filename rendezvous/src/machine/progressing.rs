@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::{
     account::{Pauses, TimeState, whole_millis},
+    event::EventKind,
     ids::{NodeId, RoundId},
     limits::{ACCOUNT_INTERVAL, after, millis},
     machine::Rendezvous,
@@ -79,6 +80,19 @@ impl Rendezvous {
         let is_newer = self.job.state.training.complete_step.is_some_and(|saved| saved < step);
         if is_newer {
             self.forget_complete_step();
+        }
+    }
+
+    /// Records that the last checkpoint of a node could not be written, or that another one was.
+    pub(super) fn record_failed_save(&mut self, id: &NodeId, reason: Option<String>) {
+        let failed = reason.map(|reason| (id.clone(), reason));
+        let known = &mut self.checkpoints.failed;
+        let is_own = known.as_ref().is_some_and(|(of, _)| of == id);
+        if *known != failed && (is_own || failed.is_some()) {
+            known.clone_from(&failed);
+            if let Some((_, reason)) = failed {
+                self.out.event_of(&self.job, None, id, EventKind::SaveFailed { reason });
+            }
         }
     }
 

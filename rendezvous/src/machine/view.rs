@@ -185,6 +185,7 @@ impl Rendezvous {
             saving: self.saving(now),
             checkpoints: self.checkpoints.times(self.failure_rate()),
             saved_step: self.job.state.training.saved_step,
+            save_failed: self.checkpoints.failed.as_ref().map(|(_, reason)| reason.clone()),
             stall: self.stall(now),
             look: self.shown_look(now),
             memory: self.memory_status(now),

@@ -598,7 +598,7 @@ impl World {
         let Some(now) = self.local(id) else { return };
         let Some(agent) = self.agent(id) else { return };
         let Some(group) = agent.group.as_mut().filter(|group| group.round == round) else { return };
-        let report = SaveReport { step: Some(reported), is_whole, notice, cost: None };
+        let report = SaveReport { step: Some(reported), is_whole, notice, ..SaveReport::default() };
         group.saves.handle_report(rank, report);
         let saves = group.saves.saves();
         if !reports_steps {

@@ -110,6 +110,7 @@ pub fn sentence(event: &Event) -> String {
             format!("step {} in memory is not used again: {}", grouped(*step), reason.text())
         }
         EventKind::MemoryOff { reason } => format!("checkpoints in memory are off: {reason}"),
+        EventKind::SaveFailed { reason } => format!("failed to write a checkpoint: {reason}"),
         EventKind::RestartCost(cost) => cost_sentence(cost),
         EventKind::WorkerFailed { rank, end, oom, hardware, .. } => {
             format!("rank {rank} on {host} {}", failed(end, *oom, hardware))

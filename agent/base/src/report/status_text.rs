@@ -55,6 +55,9 @@ pub fn text(snapshot: &Snapshot, rows: Rows) -> String {
             let _ = writeln!(text, "{line}");
         }
     }
+    if let Some(reason) = &snapshot.save_failed {
+        let _ = writeln!(text, "checkpoint failed: {reason}");
+    }
     if let Some(memory) = &snapshot.memory {
         let _ = writeln!(text, "{}", memory::line(memory));
     }

@@ -88,8 +88,13 @@ impl Fixture {
 
     async fn keep_alive(&self, name: &str, sequence: u64) {
         let peer = registration(name).peer();
-        let message =
-            FromNode::KeepAlive { sequence, asks_reason: false, progress: None, checkpoint: None };
+        let message = FromNode::KeepAlive {
+            sequence,
+            asks_reason: false,
+            progress: None,
+            checkpoint: None,
+            save_failed: None,
+        };
         self.inputs.send(Input::Message(peer, message)).await.unwrap();
     }
 

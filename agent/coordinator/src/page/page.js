@@ -213,6 +213,7 @@
         saves.push(`best every ${time(c.best_ms)}, which loses ${percent(c.best_lost)} of the time, now ${percent(c.lost)}`);
       }
     } else if (job.saved_step !== null) saves.push(`step ${number(job.saved_step)} is saved`);
+    if (job.save_failed) saves.push(`checkpoint failed: ${job.save_failed}`);
     const m = job.memory;
     if (m && m.step !== null) saves.push(memory(m));
     $("checkpoints").textContent = saves.join(" · ");

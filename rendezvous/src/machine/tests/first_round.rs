@@ -95,8 +95,13 @@ fn echo_contains_the_reason_on_request() {
     t.join("a");
     let reason = |t: &mut Fixture, asks_reason| {
         let peer = t.peer("a");
-        let keep_alive =
-            FromNode::KeepAlive { sequence: 1, asks_reason, progress: None, checkpoint: None };
+        let keep_alive = FromNode::KeepAlive {
+            sequence: 1,
+            asks_reason,
+            progress: None,
+            checkpoint: None,
+            save_failed: None,
+        };
         t.machine.handle_message(t.now, peer, keep_alive);
         match t.machine.poll_effect() {
             Some(Effect::Send { message: ToNode::Echo { sequence: 1, reason, .. }, .. }) => reason,

@@ -326,6 +326,7 @@ impl Fixture {
                     asks_reason: false,
                     progress: None,
                     checkpoint: None,
+                    save_failed: None,
                 },
             );
         }

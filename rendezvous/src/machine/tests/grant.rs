@@ -71,8 +71,13 @@ fn report_after_the_welcome_counts() {
 fn silent_node_is_dropped() {
     let mut t = taken_over(&["a", "b"], Duration::ZERO);
     t.join("a");
-    let keep_alive =
-        FromNode::KeepAlive { sequence: 1, asks_reason: true, progress: None, checkpoint: None };
+    let keep_alive = FromNode::KeepAlive {
+        sequence: 1,
+        asks_reason: true,
+        progress: None,
+        checkpoint: None,
+        save_failed: None,
+    };
     assert_eq!(t.message("a", keep_alive), []);
     assert_eq!(t.advance(3 * SECOND), [Did::HangUp("a")]);
     assert_eq!(t.back("a"), [], "the stream has ended");
@@ -352,8 +357,13 @@ fn lease_left_is_sent() {
     assert_eq!(left(t.machine.poll_effect()), Some(3_600 * SECOND));
     t.now += SECOND;
     t.back("a");
-    let keep_alive =
-        FromNode::KeepAlive { sequence: 1, asks_reason: false, progress: None, checkpoint: None };
+    let keep_alive = FromNode::KeepAlive {
+        sequence: 1,
+        asks_reason: false,
+        progress: None,
+        checkpoint: None,
+        save_failed: None,
+    };
     t.machine.handle_message(t.now, peer, keep_alive);
     assert_eq!(left(t.machine.poll_effect()), Some(3_599 * SECOND));
 }

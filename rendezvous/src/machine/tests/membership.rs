@@ -76,7 +76,13 @@ fn earlier_stream_is_dropped_unread() {
     t.machine.handle_message(
         t.now,
         old,
-        FromNode::KeepAlive { sequence: 9, asks_reason: false, progress: None, checkpoint: None },
+        FromNode::KeepAlive {
+            sequence: 9,
+            asks_reason: false,
+            progress: None,
+            checkpoint: None,
+            save_failed: None,
+        },
     );
     assert_eq!(t.drain(), []);
     let mut late = t.registration_of("b", ready());

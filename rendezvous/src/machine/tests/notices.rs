@@ -79,7 +79,13 @@ impl Fixture {
         let checkpoint = Some(Checkpoint { step, is_whole: false, cost: None });
         self.message(
             name,
-            FromNode::KeepAlive { sequence: 1, asks_reason: false, progress: None, checkpoint },
+            FromNode::KeepAlive {
+                sequence: 1,
+                asks_reason: false,
+                progress: None,
+                checkpoint,
+                save_failed: None,
+            },
         );
     }
 
@@ -94,6 +100,7 @@ impl Fixture {
                 asks_reason: false,
                 progress: Some(progress),
                 checkpoint: None,
+                save_failed: None,
             },
         );
     }

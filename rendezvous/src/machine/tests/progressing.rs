@@ -21,6 +21,7 @@ fn at_step(step: u64) -> FromNode {
         asks_reason: false,
         progress: Some(progress),
         checkpoint: None,
+        save_failed: None,
     }
 }
 

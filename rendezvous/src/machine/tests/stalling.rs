@@ -28,6 +28,7 @@ pub(super) fn keep_alive_at(step: u64) -> FromNode {
         asks_reason: false,
         progress: Some(progress),
         checkpoint: None,
+        save_failed: None,
     }
 }
 

@@ -128,17 +128,18 @@ impl WorkersDriver {
     /// Notes what a worker reports about a checkpoint.
     fn handle_save(&mut self, local_rank: LocalRank, save: SaveReport) {
         let (now, Some(group)) = (clock::now(), &mut self.group) else { return };
+        let step = save.step;
         if !group.saves.handle_report(local_rank, save) {
             if !std::mem::replace(&mut group.has_ignored_save, true) {
                 warn!(
-                    %local_rank, step = save.step,
+                    %local_rank, step,
                     "a worker has reported a checkpoint of a step that it has never reached; it is ignored \
                      (call `ragent.step(n)` with the same numbers as `ragent.saved(n)`)"
                 );
             }
             return;
         }
-        if let Some(step) = save.step.and_then(|step| Step::new(step, None)) {
+        if let Some(step) = step.and_then(|step| Step::new(step, None)) {
             group.steps.handle_step(now, local_rank, StepSource::Saved, step);
         }
         // If the queue is full, a later checkpoint is enough.

@@ -10,6 +10,7 @@
 //! | `X_RAGENT_SAVED_WHOLE=1` | it has saved the parts of all ranks |
 //! | `X_RAGENT_NOTICE=` | the number of the notice that this answers |
 //! | `X_RAGENT_SAVE_MS=` | training stood still so long; without a step, for the last checkpoint |
+//! | `X_RAGENT_SAVE_FAILED=` | the last checkpoint could not be written, for this reason |
 //! | `X_RAGENT_RETURNED=1` | the worker has returned, and waits for an answer |
 //! | `X_RAGENT_UNFIT=` | the hook of standbys reports that the script does not fit |
 //!
@@ -87,6 +88,7 @@ impl WorkerReport {
                     save.cost = ms.trim().parse().ok().map(Duration::from_millis);
                     saves |= save.cost.is_some();
                 }
+                Some(("X_RAGENT_SAVE_FAILED", text)) => save.failed = Some(short(text)),
                 Some(("X_RAGENT_RETURNED", "1")) => report.has_returned = true,
                 Some(("X_RAGENT_UNFIT", text)) => report.unfit = Unfit::parse(text),
                 _ => {}
@@ -94,7 +96,7 @@ impl WorkerReport {
         }
         report.step = step.and_then(|step| Step::new(step, total));
         save.cost = save.cost.filter(|cost| *cost <= SAVE_MAX);
-        report.save = saves.then_some(save);
+        report.save = (saves || save.failed.is_some()).then_some(save);
         report
     }
 }
