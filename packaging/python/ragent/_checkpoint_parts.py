@@ -40,12 +40,14 @@ torch: Any = import_module("torch")
 _dcp: Any = import_module("torch.distributed.checkpoint")
 _state_dict: Any = import_module("torch.distributed.checkpoint.state_dict")
 
+_VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
+
 # Collectives of a write wait so long for the slowest rank, whose disk may be slow.
 _PATIENCE = timedelta(hours=2)
 # A client of NFS may see a new name so late.
 _VISIBLE = 90.0
 # Before 2.7, torch's stager does not copy what is on the CPU already.
-COPIES_ALL = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 7)
+COPIES_ALL = _VERSION >= (2, 7)
 
 
 class Group:
@@ -58,7 +60,8 @@ class Group:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             self.process_group = torch.distributed.new_group(backend="gloo", timeout=_PATIENCE)
             self.rank, self.ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        elif os.environ.get("WORLD_SIZE", "1") != "1":
+        elif os.environ.get("WORLD_SIZE", "1") != "1" or _VERSION < (2, 3):
+            # In torch 2.2, `dcp.load` needs a process group also for one process.
             raise RuntimeError("failed to make a CheckpointManager: there is no process group; call `init_process_group` before")
 
     def from_all(self, value: Any) -> List[Any]:
