@@ -186,7 +186,7 @@ parallel(torch.ones(1, 3)).sum().backward()
 optimizer.step()
 checkpoints.save(1, last=True)
 found = {"model": torch.nn.Linear(3, 2).state_dict()}
-dcp.load(found, checkpoint_id=folder / "step-1")
+dcp.load(found, storage_reader=dcp.FileSystemReader(folder / "step-1"))
 assert torch.equal(found["model"]["weight"], model.weight)
 """,
     )

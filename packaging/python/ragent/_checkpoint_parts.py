@@ -6,7 +6,7 @@ What a checkpoint contains:
 |---|---|
 | the model, its optimizers | what torch's `get_state_dict` returns, so that any number of ranks can load it |
 | another one with DTensors | its `state_dict` |
-| another one | its `state_dict` as one object: a tuple, which torch does not divide, as it divides a dictionary |
+| another one | its `state_dict` as one object, in a tuple, which torch does not divide. Torch 2.2 loads no object without a dictionary |
 | the same, if it differs from rank to rank | a tensor of bytes for each rank, since torch writes an object of one rank only |
 
 What is in the folder:
@@ -40,12 +40,16 @@ torch: Any = import_module("torch")
 _dcp: Any = import_module("torch.distributed.checkpoint")
 _state_dict: Any = import_module("torch.distributed.checkpoint.state_dict")
 
+_VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
+
+# The key of such an object.
+_OBJECT = "object"
 # Collectives of a write wait so long for the slowest rank, whose disk may be slow.
 _PATIENCE = timedelta(hours=2)
 # A client of NFS may see a new name so late.
 _VISIBLE = 90.0
 # Before 2.7, torch's stager does not copy what is on the CPU already.
-COPIES_ALL = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 7)
+COPIES_ALL = _VERSION >= (2, 7)
 
 
 class Group:
@@ -58,7 +62,8 @@ class Group:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             self.process_group = torch.distributed.new_group(backend="gloo", timeout=_PATIENCE)
             self.rank, self.ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        elif os.environ.get("WORLD_SIZE", "1") != "1":
+        elif os.environ.get("WORLD_SIZE", "1") != "1" or _VERSION < (2, 3):
+            # In torch 2.2, `dcp.load` needs a process group also for one process.
             raise RuntimeError("failed to make a CheckpointManager: there is no process group; call `init_process_group` before")
 
     def from_all(self, value: Any) -> List[Any]:
@@ -107,7 +112,7 @@ class State:
                 torch.save(value, file := io.BytesIO())
                 found[self._own_name(key)] = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
             else:
-                found[key] = value if _is_divided(value) else (value,)
+                found[key] = value if _is_divided(value) else {_OBJECT: (value,)}
         return found
 
     def load_state_dict(self, found: Mapping[str, Any]) -> None:
@@ -121,7 +126,8 @@ class State:
             if own is not None:
                 value = torch.load(io.BytesIO(own.numpy().tobytes()), map_location="cpu", weights_only=False)
             elif key in found:
-                value = found[key][0] if isinstance(found[key], tuple) else found[key]
+                value = found[key]
+                value = value[_OBJECT][0] if isinstance(value, dict) and list(value) == [_OBJECT] else value
             else:
                 of = f"rank {self._group.rank}"
                 warnings.warn(f"`{key}` of {of} is not loaded: the checkpoint has none for {of} of {self._group.ranks}", RuntimeWarning)
@@ -139,8 +145,8 @@ class State:
             own = self._own_name(key)
             if own in known:
                 found[own] = torch.empty(known[own].size, dtype=torch.uint8)
-            elif key in known:
-                found[key] = None
+            elif f"{key}.{_OBJECT}" in known:
+                found[key] = {_OBJECT: None}
             elif any(name.startswith(f"{key}.") for name in known):
                 found[key] = _plain(self._values[key])
         _dcp.load(found, storage_reader=reader, process_group=self._group.process_group)
