@@ -116,9 +116,9 @@ def test_next_start(folder):
     first.step()
     second.step()
     assert second.is_like(first.values())
-    found = {"model": torch.nn.Linear(4, 3).state_dict(), "seen": {"object": None}}
+    found = {"model": torch.nn.Linear(4, 3).state_dict(), "seen": None}
     dcp.load(found, checkpoint_id=folder / "step-7")
-    assert found["model"]["weight"].shape == (3, 4) and found["seen"]["object"][0]["step 7"] == [7]
+    assert found["model"]["weight"].shape == (3, 4) and found["seen"][0]["step 7"] == [7]
 
 
 def test_times(folder):

@@ -6,7 +6,7 @@ What a checkpoint contains:
 |---|---|
 | the model, its optimizers | what torch's `get_state_dict` returns, so that any number of ranks can load it |
 | another one with DTensors | its `state_dict` |
-| another one | its `state_dict` as one object, in a tuple, which torch does not divide. Torch 2.2 loads no object without a dictionary |
+| another one | its `state_dict` as one object: a tuple, which torch does not divide, as it divides a dictionary |
 | the same, if it differs from rank to rank | a tensor of bytes for each rank, since torch writes an object of one rank only |
 
 What is in the folder:
@@ -42,8 +42,6 @@ _state_dict: Any = import_module("torch.distributed.checkpoint.state_dict")
 
 _VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
-# The key of such an object.
-_OBJECT = "object"
 # Collectives of a write wait so long for the slowest rank, whose disk may be slow.
 _PATIENCE = timedelta(hours=2)
 # A client of NFS may see a new name so late.
@@ -112,7 +110,7 @@ class State:
                 torch.save(value, file := io.BytesIO())
                 found[self._own_name(key)] = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
             else:
-                found[key] = value if _is_divided(value) else {_OBJECT: (value,)}
+                found[key] = value if _is_divided(value) else (value,)
         return found
 
     def load_state_dict(self, found: Mapping[str, Any]) -> None:
@@ -126,8 +124,7 @@ class State:
             if own is not None:
                 value = torch.load(io.BytesIO(own.numpy().tobytes()), map_location="cpu", weights_only=False)
             elif key in found:
-                value = found[key]
-                value = value[_OBJECT][0] if isinstance(value, dict) and list(value) == [_OBJECT] else value
+                value = found[key][0] if isinstance(found[key], tuple) else found[key]
             else:
                 of = f"rank {self._group.rank}"
                 warnings.warn(f"`{key}` of {of} is not loaded: the checkpoint has none for {of} of {self._group.ranks}", RuntimeWarning)
@@ -145,11 +142,13 @@ class State:
             own = self._own_name(key)
             if own in known:
                 found[own] = torch.empty(known[own].size, dtype=torch.uint8)
-            elif f"{key}.{_OBJECT}" in known:
-                found[key] = {_OBJECT: None}
+            elif key in known:
+                found[key] = None
             elif any(name.startswith(f"{key}.") for name in known):
                 found[key] = _plain(self._values[key])
-        _dcp.load(found, storage_reader=reader, process_group=self._group.process_group)
+        # In torch 2.2, `load` leaves objects out.
+        load = _dcp.load if _VERSION >= (2, 3) else _dcp.load_state_dict
+        load(found, storage_reader=reader, process_group=self._group.process_group)
         self.load_state_dict(found)
 
     def compare(self, replicated: bool) -> None:
