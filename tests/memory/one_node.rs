@@ -287,7 +287,8 @@ fn rank_that_saves_alone_is_named() {
     orders[0].give("save(10); save(20); save(30)");
     agent.prints("rank=0 saved=20");
     let memory = wait_for_memory(&sandbox, &endpoint, |memory| memory["text"].is_string());
-    assert_eq!(memory["text"], "waits: rank 0 waits for memory", "{memory}");
+    let text = "waits: rank 1 has not saved step 10; all ranks must save the same steps";
+    assert_eq!(memory["text"], text, "{memory}");
     assert_eq!(memory["step"], Value::Null, "{memory}");
     orders[1].give("newest()");
     agent.prints("rank=1 newest=None");

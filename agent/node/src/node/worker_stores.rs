@@ -223,7 +223,7 @@ async fn close(store: Option<StoreHandle>) {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroU16;
+    use std::{num::NonZeroU16, time::Duration};
 
     use nix::unistd::geteuid;
 
@@ -284,7 +284,13 @@ mod tests {
         let port = stores.open().await.unwrap();
         assert!(net::listen(LOOPBACK, port).is_err());
         stores.serve(Round(1), AdmissionRule::Anybody).await;
-        net::listen(LOOPBACK, port).unwrap();
+        // A process that another test starts has the socket too, until it runs its program.
+        let is_free = async {
+            while net::listen(LOOPBACK, port).is_err() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(120), is_free).await.unwrap();
     }
 
     /// A port that all rounds share has no store between two rounds.
