@@ -218,8 +218,8 @@ impl JobHealth {
         if must_go { self.bad_machine(now, job, id) } else { None }
     }
 
-    /// Returns the reason for which the failure of a worker is not charged: its machine needs a reset or a replacement, and the
-    /// job can go on without it.
+    /// Returns why the failure of a worker is not charged: its machine needs a reset or a replacement, and the job can go on
+    /// without it.
     pub(crate) fn why_free(&self, now: Instant, job: &Job, id: &NodeId) -> Option<RestartReason> {
         let unhealthy = job.roster.get(id)?.report.unhealthy.as_deref()?;
         if can_run(unhealthy.class) { self.bad_machine(now, job, id) } else { None }

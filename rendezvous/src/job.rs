@@ -20,7 +20,7 @@ pub(crate) struct Job {
     pub(crate) settings: Settings,
     /// The state from which the next coordinator goes on.
     pub(crate) state: JobState,
-    /// The reason for which this process may coordinate, and until when. `None` if it may do so until it ends.
+    /// The term in which this process may coordinate, and the end of its lease. `None` for a job with one endpoint, which has no lease.
     pub(crate) grant: Option<Grant>,
     pub(crate) availability: Availability,
     pub(crate) phase: Phase,

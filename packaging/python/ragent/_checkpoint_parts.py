@@ -65,7 +65,7 @@ class Group:
             raise RuntimeError("failed to make a CheckpointManager: there is no process group; call `init_process_group` before")
 
     def from_all(self, value: Any) -> List[Any]:
-        """Returns the values of all ranks. That of rank 0 is the first."""
+        """Returns the values of all ranks, by rank."""
         values = [value] * self.ranks
         if self.process_group is not None:
             torch.distributed.all_gather_object(values, value, group=self.process_group)

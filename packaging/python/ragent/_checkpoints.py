@@ -83,7 +83,7 @@ class CheckpointManager:
         self._result: Optional[Callable[[], List[int]]] = None
         # The number of saves in memory, the seconds that the last one took, and the step and the time of the last agreement.
         self._saves, self._cost, self._mark = 0, 0.0, (0, time.monotonic())
-        # The write that goes on, its step, the seconds for which the training waited, and the reason if it has failed.
+        # The thread that writes, its step, the reason if it has failed, and the seconds for which the training waited for it.
         self._thread: Optional[threading.Thread] = None
         self._written: Optional[int] = None
         self._error: Optional[str] = None

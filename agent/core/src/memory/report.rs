@@ -37,7 +37,7 @@ impl NodeMemory {
         })
     }
 
-    /// Names the rank for which a `save` of this node waits. A script that saves on rank 0 only is the usual cause.
+    /// Names a rank of this node that has not saved yet, while a `save` of another rank waits. Usually the script saves on rank 0 only.
     fn late_rank(&self) -> Option<String> {
         self.waiting_rank()?;
         let round = self.round.as_ref()?;
