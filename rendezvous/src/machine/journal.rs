@@ -148,35 +148,38 @@ impl Rendezvous {
     pub(super) fn record_workers_started(&mut self, now: Instant) {
         self.out.event(&self.job, self.out.admitted, None, EventKind::WorkersStarted);
         self.journal.account.started(now);
-        if !self.job.state.training.has_steps {
-            // Its workers may do work that no step shows.
-            self.forget_complete_step();
-        }
+        // The workers of a job without steps may do work that no step shows.
+        let mut has_changed = !self.job.state.training.has_steps && self.forget_complete_step();
         if self.journal.account.is_unknown() {
-            self.count_restart(now, None, true);
+            has_changed |= self.count_restart(now, None, true);
+        }
+        if has_changed {
+            self.remember();
         }
     }
 
-    /// Records a sign of progress.
-    pub(super) fn record_progress(&mut self, now: Instant, progress: &JobProgress) {
+    /// Records a sign of progress. Returns true if the state of the job must be stored.
+    pub(super) fn record_progress(&mut self, now: Instant, progress: &JobProgress) -> bool {
         let JobProgress { step, step_time, source, .. } = *progress;
         let is_read = source == StepSource::Read;
         let first = self.journal.account.progress(now, step, step_time, is_read);
-        if let Some(redone) = first {
-            self.out.event(&self.job, self.out.admitted, None, EventKind::FirstProgress { step });
-            self.count_restart(now, Some(redone), true);
-            self.journal.restart = None;
-        }
-        if self.journal.account.quiet_for(now).is_zero() {
-            self.end_stall(now, Some(step));
-        }
+        let Some(redone) = first else { return false };
+        self.out.event(&self.job, self.out.admitted, None, EventKind::FirstProgress { step });
+        let has_changed = self.count_restart(now, Some(redone), true);
+        self.journal.restart = None;
+        has_changed
     }
 
     /// Counts the restart that has brought the job to its current state. Replaces a cost that was counted
-    /// before.
-    fn count_restart(&mut self, now: Instant, redone_steps: Option<u64>, is_complete: bool) {
+    /// before. Returns true if the state of the job must be stored.
+    fn count_restart(
+        &mut self,
+        now: Instant,
+        redone_steps: Option<u64>,
+        is_complete: bool,
+    ) -> bool {
         let times = self.journal.account.seen(now);
-        let Some(restart) = &mut self.journal.restart else { return };
+        let Some(restart) = &mut self.journal.restart else { return false };
         let stages = RestartStages::of(&times.since(&restart.before), restart.saving);
         let cost = RestartCost { why: restart.why, stages, redone_steps, is_complete };
         let sum = &mut self.job.state.restarts[restart.why as usize];
@@ -189,10 +192,8 @@ impl Rendezvous {
         let cause = restart.event;
         self.journal.last_cost = Some(cost.clone());
         self.out.event(&self.job, cause, None, EventKind::RestartCost(cost));
-        if is_complete && has_changed {
-            // Otherwise, changes that are stored follow the end of the round.
-            self.remember();
-        }
+        // Otherwise, changes that are stored follow the end of the round.
+        is_complete && has_changed
     }
 
     /// Records the end of the job.

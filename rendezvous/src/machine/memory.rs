@@ -414,8 +414,9 @@ impl Rendezvous {
         let step = checkpoint.step;
         self.job.state.training.reach(step);
         self.steps.record_saved(checkpoint.round, step);
-        if self.job.state.training.complete_step.is_some_and(|saved| saved < step) {
-            self.forget_complete_step();
+        let is_newer = self.job.state.training.complete_step.is_some_and(|saved| saved < step);
+        if is_newer && self.forget_complete_step() {
+            self.remember();
         }
     }
 

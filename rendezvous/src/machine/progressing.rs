@@ -29,17 +29,26 @@ impl Rendezvous {
             return;
         }
         if self.steps.record(now, round, id, &progress) {
-            self.note_step(progress.source, progress.highest);
-            self.on_progress(now, id);
+            let is_new_work = self.note_step(progress.source, progress.highest);
+            self.on_progress(now, id, is_new_work);
         }
     }
 
     /// Handles that the workers of a node have reached another step in the current round, which is a sign of
     /// progress.
-    fn on_progress(&mut self, now: Instant, id: &NodeId) {
+    fn on_progress(&mut self, now: Instant, id: &NodeId, mut must_remember: bool) {
         self.steps.advance(now, id);
-        if let Some(progress) = self.progress(now) {
-            self.record_progress(now, &progress);
+        let progress = self.progress(now);
+        if let Some(progress) = &progress {
+            must_remember |= self.record_progress(now, progress);
+        }
+        if must_remember {
+            self.remember();
+        }
+        if let Some(progress) = progress
+            && self.journal.account.quiet_for(now).is_zero()
+        {
+            self.end_stall(now, Some(progress.step));
         }
         self.follow_stall(now);
         // A worker that was named as hung may have made a step.
@@ -78,8 +87,8 @@ impl Rendezvous {
         }
         // The checkpoint of the phase itself is reported here too. Only a newer one is a sign of new work.
         let is_newer = self.job.state.training.complete_step.is_some_and(|saved| saved < step);
-        if is_newer {
-            self.forget_complete_step();
+        if is_newer && self.forget_complete_step() {
+            self.remember();
         }
     }
 
@@ -96,11 +105,9 @@ impl Rendezvous {
         }
     }
 
-    /// Notes that the job has done work since the last complete phase.
-    pub(super) fn forget_complete_step(&mut self) {
-        if self.job.state.training.complete_step.take().is_some() {
-            self.remember();
-        }
+    /// Notes that the job has done work since the last complete phase. Returns true if this must be stored.
+    pub(super) fn forget_complete_step(&mut self) -> bool {
+        self.job.state.training.complete_step.take().is_some()
     }
 
     /// Applies the end of a round to what is known about the training.
@@ -114,17 +121,17 @@ impl Rendezvous {
         self.steps.of_round(round)?.highest_reported()
     }
 
-    /// Applies a step of the job to what is known about its training.
-    pub(super) fn note_step(&mut self, source: StepSource, highest: u64) {
+    /// Applies a step of the job to what is known about its training. Returns true if this must be stored.
+    pub(super) fn note_step(&mut self, source: StepSource, highest: u64) -> bool {
         match source {
             StepSource::Reported => {
                 self.job.state.training.has_steps = true;
                 self.job.state.training.reach(highest);
             }
             StepSource::Read => self.job.state.training.has_steps = true,
-            StepSource::Saved => return,
+            StepSource::Saved => return false,
         }
-        self.forget_complete_step();
+        self.forget_complete_step()
     }
 
     /// Returns the time at which the account of a running round must be stored.
