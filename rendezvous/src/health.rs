@@ -257,13 +257,12 @@ impl JobHealth {
 
     /// Returns true if a member of the running round is excluded, all ranks can save before it is replaced, and a ready node
     /// can take its place.
-    pub(crate) fn can_replace_excluded(&self, job: &Job, group: &Group) -> bool {
+    pub(crate) fn can_replace_excluded(&self, job: &Job, group: &Group, has_saved: bool) -> bool {
         let Some(shared) = job.settings.shared.filter(|shared| !shared.notice.is_zero()) else {
             return false;
         };
-        let is_possible = job.state.training.saved_step.is_some()
-            && !job.roster.ready().is_empty()
-            && !job.roster.excluded_nodes().is_empty();
+        let is_possible =
+            has_saved && !job.roster.ready().is_empty() && !job.roster.excluded_nodes().is_empty();
         let is_member = |id: &&NodeId| {
             let node = job.roster.get(id).filter(|node| node.report.unhealthy.is_none());
             node.is_some() && group.held(id).is_some()

@@ -8,23 +8,27 @@ use std::time::Instant;
 use crate::{
     event::EventNode,
     grant::Grant,
+    group::Group,
     ids::{JobUid, NodeId, Peer},
     phase::Phase,
     roster::Roster,
     settings::{JobState, Settings},
+    snapshot::PhaseName,
 };
 
 /// The job, as the coordinator knows it.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) settings: Settings,
-    /// The state from which the next coordinator goes on.
+    /// The state from which the next coordinator goes on. Features keep their parts of it themselves.
     pub(crate) state: JobState,
     /// The term in which this process may coordinate, and the end of its lease. `None` for a job with one endpoint, which has no lease.
     pub(crate) grant: Option<Grant>,
     pub(crate) availability: Availability,
     pub(crate) phase: Phase,
     pub(crate) roster: Roster,
+    /// The phase according to the events so far, and the time since then.
+    pub(crate) shown: (PhaseName, Instant),
     /// True if the assignments of nodes may have changed.
     pub(crate) has_news: bool,
     pub(crate) clock: Instant,
@@ -64,6 +68,13 @@ impl Job {
         let others = self.roster.ready().iter();
         let others = others.filter(|other| group.held(other).is_none() && is_fit(other));
         members.count() + others.count()
+    }
+
+    /// Returns the running round if this node is a member of it, and has reported so.
+    pub(crate) fn run_by(&self, id: &NodeId) -> Option<&Group> {
+        let group = &self.phase.running()?.group;
+        let runs_it = self.roster.get(id).is_some_and(|node| node.report.round == group.round);
+        (runs_it && group.held(id).is_some()).then_some(group)
     }
 
     /// Returns the stream of a node, if it is open.

@@ -26,8 +26,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod account;
-mod checkpoints;
 mod departures;
 pub mod effect;
 mod effects;
@@ -53,16 +51,13 @@ mod phase;
 mod progress;
 mod ranks;
 mod roster;
-pub mod saved_steps;
 pub mod settings;
 mod shared_settings;
 pub mod snapshot;
 pub mod stall;
-mod stall_limit;
 mod stalled_round;
 mod table;
-pub mod training;
 pub mod voter_count;
 
 pub use machine::{ExcludedHosts, Rendezvous};
-pub use stall_limit::stall_limit;
+pub use progress::{account, saved_steps, stall_limit, training};

@@ -22,7 +22,6 @@ mod memory;
 mod memory_status;
 mod memory_striking;
 mod noticing;
-mod progressing;
 mod recovering;
 mod refused_clients;
 mod regathering;
@@ -41,7 +40,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use journal::Journal;
 use memory::JobMemory;
 use registering::Welcomed;
 pub use setting_aside::ExcludedHosts;
@@ -49,22 +47,23 @@ use tracing::{debug, info};
 use voters::SilentVoters;
 
 use crate::{
-    checkpoints::Checkpoints,
     departures::Departures,
     effect::Effect,
     effects::Effects,
+    event::EventId,
     flapping::RestartSpacing,
     grant::Grant,
     group::{Group, MemberState},
     health::JobHealth,
     ids::{NodeId, Peer, Round, RoundId, Term},
     job::{Availability, Job},
+    memory::Tried,
     message::{EvictReason, FromNode, NodeState, Registration, RestartReason, ToNode},
     phase::{Gathering, Phase, Recovering},
-    progress::JobSteps,
+    progress::Progress,
     roster::{Roster, RosterNode},
     settings::{JobState, Settings, SharedSettings},
-    snapshot::{Explanation, NodeCounts},
+    snapshot::{Explanation, NodeCounts, PhaseName},
 };
 
 /// The state machine that decides which nodes form the next worker group, and when the job is over.
@@ -76,13 +75,11 @@ pub struct Rendezvous {
     /// Nodes that were welcomed, but have not reported their state since.
     welcomed: Welcomed,
     departures: Departures,
-    steps: JobSteps,
-    checkpoints: Checkpoints,
     /// The numbers of nodes. Each input that may change them clears the value.
     counted: OnceLock<NodeCounts>,
     spacing: RestartSpacing,
     health: JobHealth,
-    journal: Journal,
+    progress: Progress,
     silent_voters: SilentVoters,
     /// True if this coordinator has given a notice, or has named a worker that hangs.
     has_given_guidance: bool,
@@ -93,6 +90,8 @@ pub struct Rendezvous {
     /// The number of looks at workers so far.
     looks: u64,
     memory: JobMemory,
+    notices_given: u64,
+    notice_event: Option<EventId>,
 }
 
 impl Rendezvous {
@@ -107,7 +106,7 @@ impl Rendezvous {
             None => job_state.term.next(),
             Some(grant) => grant.term,
         };
-        let job_state = JobState { term, ..job_state };
+        let mut job_state = JobState { term, ..job_state };
         let phase = if job_state.round == Round(0) && job_state.closed.is_none() {
             Phase::Gathering(Gathering::default())
         } else {
@@ -122,7 +121,9 @@ impl Rendezvous {
             && job_state.is_early
             && job_state.closed.is_none();
         info!(term = %job_state.term, round = %job_state.round, "coordinator started");
-        let journal = Journal::new(now, &job_state);
+        let memory = JobMemory::new(Tried(job_state.training.memory));
+        let notices_given = job_state.training.notices;
+        let progress = Progress::new(now, &mut job_state);
         let job = Job {
             settings,
             state: job_state,
@@ -130,6 +131,7 @@ impl Rendezvous {
             availability: Availability::Available,
             phase,
             roster: Roster::default(),
+            shown: (PhaseName::Gathering, now),
             has_news: false,
             clock: now,
             advanced: now,
@@ -141,19 +143,19 @@ impl Rendezvous {
             job,
             welcomed: Welcomed::default(),
             departures: Departures::default(),
-            steps: JobSteps::default(),
-            checkpoints: Checkpoints::default(),
             counted: OnceLock::new(),
             spacing: RestartSpacing::default(),
             health: JobHealth::default(),
             out: Effects::default(),
-            journal,
+            progress,
             silent_voters: SilentVoters::default(),
             has_given_guidance: false,
             last_request: None,
             is_save_due: false,
             looks: 0,
-            memory: JobMemory::default(),
+            memory,
+            notices_given,
+            notice_event: None,
         };
         rendezvous.job.roster.restore_tallies(now, &rendezvous.job.state.host_tallies);
         rendezvous.record_start(now);
@@ -225,7 +227,7 @@ impl Rendezvous {
         match message {
             FromNode::KeepAlive { sequence, asks_reason, progress, checkpoint, save_failed } => {
                 self.record_steps(now, id, progress);
-                self.record_failed_save(id, save_failed);
+                self.progress.record_failed_save(&self.job, id, save_failed, &mut self.out);
                 if let Some(checkpoint) = checkpoint {
                     self.record_checkpoint(now, id, &checkpoint);
                 }
@@ -342,7 +344,10 @@ impl Rendezvous {
         self.forgive(now);
         self.job.roster.grow_up(Some(now));
         self.advance(now);
-        self.store_account(now);
+        if self.progress.due(&self.job).is_some_and(|due| due <= now) {
+            self.forgive_charges(now);
+            self.remember();
+        }
     }
 
     /// Returns the earliest deadline.
@@ -354,7 +359,7 @@ impl Rendezvous {
         let (until, silent) = (self.grant_until(), self.welcomed.first_until());
         let grown_up = self.job.roster.young().first().map(|(at, _)| *at);
         let (lease, phase, account) =
-            (self.job.roster.first_lease(), self.phase_deadline(), self.account_due());
+            (self.job.roster.first_lease(), self.phase_deadline(), self.progress.due(&self.job));
         let deadlines = [lease, forgiven, grown_up, phase, until, silent, account];
         deadlines.into_iter().flatten().min()
     }
@@ -481,10 +486,15 @@ impl Rendezvous {
         self.job.roster.get(id).map(|node| node.report.state)
     }
 
+    /// Stores the state from which the next coordinator goes on. What is sent afterwards may rely on it.
     fn remember(&mut self) {
-        self.job.state.host_tallies = self.job.roster.host_tallies(self.job.clock);
-        self.remember_time();
-        self.out.queue.push_back(Effect::Remember(Box::new(self.job.state.clone())));
+        let now = self.job.clock;
+        let host_tallies = self.job.roster.host_tallies(now);
+        let mut state = JobState { host_tallies, ..self.job.state.clone() };
+        self.progress.keep(now, &mut state);
+        state.training.memory = self.memory.tried.0;
+        state.training.notices = self.notices_given;
+        self.out.queue.push_back(Effect::Remember(Box::new(state)));
     }
 }
 

@@ -12,9 +12,11 @@ mod choose;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod holdings;
+mod tried;
 
 pub(crate) use self::{
     buddies::{Site, buddies},
     choose::{Chosen, Gone, Place, Source, choose},
     holdings::Holdings,
+    tried::Tried,
 };

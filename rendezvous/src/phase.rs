@@ -11,7 +11,6 @@ use crate::{
     looking::Looking,
     message::{Outcome, RestartReason, WorkerFailure},
     notice_phase::NoticePhase,
-    saved_steps::SavedSteps,
     snapshot::JobLook,
     stalled_round::StalledRound,
 };
@@ -102,8 +101,6 @@ pub(crate) struct Running {
     pub(crate) places: Option<Box<(Instant, JobLook)>>,
     /// True if a person has asked for a further look, which begins when the present one is over.
     pub(crate) is_look_due: bool,
-    /// The steps that members have saved in this round.
-    pub(crate) saved: SavedSteps<NodeId>,
 }
 
 /// The end of a round. `reason.into()` is an end after which the next round waits for no spare, and no failure is judged.

@@ -1,241 +1,314 @@
-//! Merges the training steps of the nodes into one step of the job, and measures the usual time of a step.
+//! Follows the training: the steps and checkpoints that members report with their keep-alives, the time that it takes, and what
+//! restarts cost.
 //!
-//! A job has reached the lowest step of its members. Only steps from the most reliable source count: steps
-//! that scripts report, else steps that are read from output. Numbers from different sources may not be
-//! comparable. A step may go back, because a script may return to a checkpoint without a new round.
+//! Some of it is kept from one coordinator to the next: [`Progress::keep`] writes it to the state of the job. A method that changes
+//! such a part returns true, and the machine stores the state.
+
+pub mod account;
+mod checkpoints;
+mod restarts;
+pub mod saved_steps;
+mod stall_limit;
+mod steps;
+pub mod training;
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    mem,
     time::{Duration, Instant},
 };
 
+use account::{Pauses, TimeAccount, TimeState, whole_millis};
+use checkpoints::{Checkpoints, FailureRate};
+use restarts::Restarts;
+use saved_steps::SavedSteps;
+pub use stall_limit::stall_limit;
+use steps::JobSteps;
+use training::{ChargedRound, Training};
+
 use crate::{
+    effects::Effects,
+    event::EventKind,
+    group::Group,
     ids::{NodeId, RoundId},
-    limits::STEP_TIMES_MAX,
-    message::{StepProgress, StepSource},
-    snapshot::JobProgress,
+    job::Job,
+    limits::{ACCOUNT_INTERVAL, after, millis},
+    message::{Checkpoint, CheckpointId, StepProgress, StepSource},
+    settings::JobState,
+    snapshot::{CheckpointTimes, JobProgress, JobTime, StateTime},
 };
 
-/// The training steps of the nodes in one round.
-///
-/// Invariant: `lowest` and `highest` count the steps in `nodes`, so that the job's step needs no search among
-/// 10,000 nodes.
-#[derive(Debug, Default)]
-pub(crate) struct JobSteps {
-    round: RoundId,
-    nodes: BTreeMap<NodeId, ReportedSteps>,
-    lowest: Counts,
-    highest: Counts,
-    /// The number of all steps, as a node has last named it, by source.
-    totals: BTreeMap<StepSource, u64>,
-    /// The time at which a worker of any node last reached another step.
-    latest: Option<Instant>,
-    /// The highest step of a checkpoint.
-    saved: Option<u64>,
-    pace: StepPace,
+/// The progress of the training.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    training: Training,
+    steps: JobSteps,
+    /// The steps that members have saved in the newest round.
+    saved: SavedSteps<NodeId>,
+    checkpoints: Checkpoints,
+    account: TimeAccount,
+    /// The time at which the account was last stored.
+    stored: Instant,
+    restarts: Restarts,
+    /// The number of workers of the newest round.
+    workers: u32,
 }
 
-/// The number of nodes at each step. Steps that count for the job come first.
-type Counts = BTreeMap<(StepSource, bool, u64), u32>;
-
-/// The steps of one node.
-#[derive(Clone, Copy, Debug)]
-struct ReportedSteps {
-    source: StepSource,
-    lowest: u64,
-    highest: u64,
-    /// The number of all steps, if it came with them.
-    total: Option<u64>,
-    /// The time at which one of its workers last reached another step.
-    at: Instant,
-}
-
-impl ReportedSteps {
-    /// Returns true if all its counters have reached their ends. They may have shown something else than
-    /// training, and such a node may never print again. So another node, which goes on, decides.
-    fn has_ended(&self) -> bool {
-        self.source == StepSource::Read && self.total == Some(self.lowest)
+impl Progress {
+    /// Takes over what an earlier coordinator has kept. Of a new run, that is nothing.
+    pub(crate) fn new(now: Instant, kept: &mut JobState) -> Self {
+        let training = mem::take(&mut kept.training);
+        let pauses = Pauses { longest: training.longest_pause, first: training.first_step };
+        Self {
+            account: TimeAccount::new(now, mem::take(&mut kept.time), pauses),
+            restarts: Restarts::new(mem::take(&mut kept.restarts)),
+            training,
+            steps: JobSteps::default(),
+            saved: SavedSteps::default(),
+            checkpoints: Checkpoints::default(),
+            stored: now,
+            workers: 0,
+        }
     }
 
-    /// Returns the keys of its lowest and highest step.
-    fn keys(&self) -> [(StepSource, bool, u64); 2] {
-        [self.lowest, self.highest].map(|step| (self.source, self.has_ended(), step))
+    /// Writes to the state of the job what the next coordinator goes on from.
+    pub(crate) fn keep(&mut self, now: Instant, state: &mut JobState) {
+        self.stored = now;
+        state.time = self.account.seen(now).in_millis();
+        state.restarts = self.restarts.sums;
+        let Pauses { longest, first } = self.account.pauses();
+        self.training.longest_pause = whole_millis(longest);
+        self.training.first_step = whole_millis(first);
+        state.training = self.training.clone();
     }
-}
 
-impl JobSteps {
-    /// Records the steps of a member of `round`, and forgets those of an earlier round. Returns true if one
-    /// of its workers has reached another step.
-    pub(crate) fn record(
+    /// Returns what is known about the training across all rounds.
+    pub(crate) fn training(&self) -> &Training {
+        &self.training
+    }
+
+    /// Begins a round with this number of workers.
+    pub(crate) fn begin_round(&mut self, now: Instant, workers: u32) {
+        self.training.begin_round();
+        self.saved = SavedSteps::default();
+        self.checkpoints.failed = None;
+        self.account.enter(now, TimeState::Starting);
+        if self.workers != workers {
+            // The number of steps of an epoch depends on the number of workers.
+            self.account.forget_steps();
+        }
+        self.workers = workers;
+    }
+
+    /// Records the training step that a member of the running round has sent. Returns true if its workers have reached another step.
+    pub(crate) fn record_steps(
         &mut self,
         now: Instant,
         round: RoundId,
         id: &NodeId,
         progress: &StepProgress,
     ) -> bool {
-        self.begin(round);
-        let StepProgress { source, lowest, highest, total, age } = *progress;
-        let at = now.checked_sub(age).unwrap_or(now);
-        let before = self.nodes.get(id).copied();
-        let steps = ReportedSteps { source, lowest, highest, total, at };
-        if let Some(total) = total {
-            self.totals.insert(source, total);
+        let is_news = self.steps.record(now, round, id, progress);
+        if is_news {
+            self.steps.advance(now, id);
         }
-        let [lowest, highest] = steps.keys();
-        if let Some(old) = before.map(|old| old.keys()) {
-            if old == [lowest, highest] {
-                return false;
+        is_news
+    }
+
+    /// Applies a step that a worker has reached to what is known about the training.
+    #[must_use]
+    pub(crate) fn note_step(&mut self, source: StepSource, highest: u64) -> bool {
+        match source {
+            StepSource::Reported => {
+                self.training.has_steps = true;
+                self.training.reach(highest);
             }
-            let [old_lowest, old_highest] = old;
-            remove(&mut self.lowest, old_lowest);
-            remove(&mut self.highest, old_highest);
+            StepSource::Read => self.training.has_steps = true,
+            StepSource::Saved => return false,
         }
-        *self.lowest.entry(lowest).or_default() += 1;
-        *self.highest.entry(highest).or_default() += 1;
-        self.nodes.insert(id.clone(), steps);
-        if let Some(old) = before.filter(|_| source == StepSource::Read && total.is_none()) {
-            self.forget_total(&old);
+        self.forget_complete_step()
+    }
+
+    /// Records the newest checkpoint of a member of the running round.
+    #[must_use]
+    pub(crate) fn record_checkpoint(
+        &mut self,
+        now: Instant,
+        group: &Group,
+        id: &NodeId,
+        checkpoint: &Checkpoint,
+    ) -> bool {
+        let Checkpoint { step, is_whole, cost } = *checkpoint;
+        self.saved.record(id.clone(), step, is_whole);
+        let by_all = self.saved.newest(group.size as usize);
+        self.training.reach(step);
+        self.steps.record_saved(group.round, step);
+        if let Some(step) = by_all.filter(|_| by_all != self.training.saved_step) {
+            self.training.saved_step = Some(step);
+            self.checkpoints.handle_saved(now, group.round, step, cost);
         }
-        self.latest = self.latest.max(Some(at));
-        true
+        self.note_newer(step)
     }
 
-    /// Records a checkpoint of a member of `round`. Its step counts also if the steps of the node are read from its
-    /// output.
-    pub(crate) fn record_saved(&mut self, round: RoundId, step: u64) {
-        self.begin(round);
-        self.saved = self.saved.max(Some(step));
-    }
-
-    fn begin(&mut self, round: RoundId) {
-        if self.round != round {
-            *self = Self { round, ..Self::default() };
+    /// Records that the last checkpoint of a node could not be written, or that another one was.
+    pub(crate) fn record_failed_save(
+        &mut self,
+        job: &Job,
+        id: &NodeId,
+        reason: Option<String>,
+        out: &mut Effects,
+    ) {
+        let failed = reason.map(|reason| (id.clone(), reason));
+        let known = &mut self.checkpoints.failed;
+        let is_own = known.as_ref().is_some_and(|(of, _)| of == id);
+        if *known != failed && (is_own || failed.is_some()) {
+            known.clone_from(&failed);
+            if let Some((_, reason)) = failed {
+                out.event_of(job, None, id, EventKind::SaveFailed { reason });
+            }
         }
     }
 
-    /// Forgets the number of all steps that came with the old steps of a node, unless another node still has
-    /// it. It belonged to something else, such as a progress bar before the training.
-    fn forget_total(&mut self, old: &ReportedSteps) {
-        let is_known = old.total.is_some() && self.totals.get(&old.source) == old.total.as_ref();
-        let is_same =
-            |other: &ReportedSteps| (other.source, other.total) == (old.source, old.total);
-        if is_known && !self.nodes.values().any(is_same) {
-            self.totals.remove(&old.source);
+    /// Notes that all ranks have saved a step in memory. Like a checkpoint on disk, it raises the highest step.
+    #[must_use]
+    pub(crate) fn reach_in_memory(&mut self, checkpoint: CheckpointId) -> bool {
+        self.training.reach(checkpoint.step);
+        self.steps.record_saved(checkpoint.round, checkpoint.step);
+        self.note_newer(checkpoint.step)
+    }
+
+    /// Applies a saved step. The checkpoint for a notice is reported like any other one, so only a newer one is a sign of new work.
+    fn note_newer(&mut self, step: u64) -> bool {
+        let is_newer = self.training.complete_step.is_some_and(|saved| saved < step);
+        is_newer && self.forget_complete_step()
+    }
+
+    /// Notes that the job has done work since all ranks saved for a notice.
+    #[must_use]
+    pub(crate) fn forget_complete_step(&mut self) -> bool {
+        self.training.complete_step.take().is_some()
+    }
+
+    /// Notes that the time for a notice is over. `step` is what all ranks have saved for it on disk.
+    pub(crate) fn end_saving(&mut self, now: Instant, step: Option<u64>) {
+        // The time since the last step is that of a checkpoint before the end of the round.
+        self.restarts.saving = self.account.saving_over(now);
+        if step.is_some() {
+            self.training.saved_step = step;
+            self.training.complete_step = step;
         }
     }
 
-    /// Applies the steps of a node to the pace of the job.
-    pub(crate) fn advance(&mut self, now: Instant, id: &NodeId) {
-        let at = self.nodes.get(id).map_or(now, |steps| steps.at);
-        if let Some((source, _, step)) = self.first() {
-            self.pace.handle_step(at, source, step);
+    /// Notes that at least as many charged failures are forgiven. Returns true if this was not known.
+    pub(crate) fn learn_forgiven(&mut self, forgiven: u32) -> bool {
+        let known = self.training.restarts_forgiven;
+        self.training.restarts_forgiven = forgiven.max(known);
+        known < forgiven
+    }
+
+    /// Forgives all charged failures, if the job has saved a later step since the last of them.
+    pub(crate) fn forgive(&mut self, restarts_used: u32, newest_saved: Option<u64>) {
+        if newest_saved > self.training.step_at_charge {
+            self.training.restarts_forgiven = restarts_used;
         }
     }
 
-    /// Returns the lowest step that counts. If all counters have reached their ends, the last one has shown
-    /// the training.
-    fn first(&self) -> Option<(StepSource, bool, u64)> {
-        let (&lowest, _) = self.lowest.first_key_value()?;
-        let (source, has_ended, _) = lowest;
-        let last = self.totals.get(&source).map(|total| (source, has_ended, *total));
-        Some(last.filter(|last| has_ended && self.lowest.contains_key(last)).unwrap_or(lowest))
+    /// Remembers a charged round, and how far the job had saved at that time.
+    pub(crate) fn charge(&mut self, charged: ChargedRound, newest_saved: Option<u64>) {
+        self.training.step_at_charge = newest_saved.max(self.training.step_at_charge);
+        self.training.charge(charged);
     }
 
-    /// Returns the steps if they belong to `round`.
-    pub(crate) fn of_round(&self, round: RoundId) -> Option<&Self> {
-        (self.round == round).then_some(self)
+    /// Returns the highest step that was reported or saved in a round.
+    pub(crate) fn reached_step(&self, round: RoundId) -> Option<u64> {
+        self.steps.of_round(round)?.highest_reported()
     }
 
-    /// Returns the steps of the job; `None` if no node has reported any.
-    pub(crate) fn merged(&self, now: Instant) -> Option<JobProgress> {
-        let (source, has_ended, step) = self.first()?;
-        let highest = if has_ended {
-            step
-        } else {
-            let of_source = (source, false, 0)..=(source, false, u64::MAX);
-            let (&(_, _, highest), _) = self.highest.range(of_source).next_back()?;
-            highest
-        };
-        Some(JobProgress {
-            source,
-            step,
-            highest,
-            steps_left: self.steps_left(),
-            step_time: self.pace.usual(),
-            age: now.saturating_duration_since(self.latest?),
+    /// Returns true if a round is at its last step.
+    pub(crate) fn is_at_last_step(&self, round: RoundId) -> bool {
+        self.steps.of_round(round).and_then(JobSteps::steps_left) == Some(0)
+    }
+
+    /// Returns the training step of a round, if any is known.
+    pub(crate) fn of_round(&self, now: Instant, round: RoundId) -> Option<JobProgress> {
+        self.steps.of_round(round)?.merged(now)
+    }
+
+    /// Returns the nodes that have reported steps of a round, by id. The number is the time since their workers have reached another
+    /// step, in milliseconds.
+    pub(crate) fn ages(
+        &self,
+        now: Instant,
+        round: RoundId,
+    ) -> impl Iterator<Item = (&NodeId, u64)> {
+        let steps = self.steps.of_round(round);
+        let ages = steps.into_iter().flat_map(move |steps| steps.ages(now));
+        ages.map(|(id, age)| (id, millis(age)))
+    }
+
+    /// Returns the time account, which decides when a stall begins.
+    pub(crate) fn account(&self) -> &TimeAccount {
+        &self.account
+    }
+
+    /// Notes whether the workers have a known reason to make no progress.
+    pub(crate) fn excuse(&mut self, now: Instant, is_excused: bool) {
+        self.account.excuse(now, is_excused);
+    }
+
+    /// Notes the state of a job whose workers do not run.
+    pub(crate) fn enter(&mut self, now: Instant, state: TimeState) {
+        self.account.enter(now, state);
+    }
+
+    /// Notes that the job is closed.
+    pub(crate) fn close(&mut self, now: Instant) {
+        self.account.close(now);
+    }
+
+    /// Returns the time at which the account of a running round must be stored.
+    pub(crate) fn due(&self, job: &Job) -> Option<Instant> {
+        job.phase.running().map(|_| after(self.stored, ACCOUNT_INTERVAL))
+    }
+
+    /// Returns the time for which workers have run.
+    fn time_with_workers(&self, now: Instant) -> Duration {
+        let times = self.account.seen(now);
+        let states = [
+            TimeState::Productive,
+            TimeState::Stalled,
+            TimeState::Hung,
+            TimeState::Starting,
+            TimeState::Unknown,
+        ];
+        states.into_iter().fold(Duration::ZERO, |sum, state| sum.saturating_add(times.of(state)))
+    }
+
+    /// Returns how often the job saves, and how often it should.
+    pub(crate) fn checkpoint_times(&self, job: &Job) -> Option<CheckpointTimes> {
+        self.checkpoints.times(FailureRate {
+            failures: self.restarts.failures(),
+            running: self.time_with_workers(job.clock),
+            nodes: job.state.round_size,
         })
     }
 
-    /// Returns the number of steps after the step of the job, if the number of all steps is known.
-    pub(crate) fn steps_left(&self) -> Option<u64> {
-        let (source, _, step) = self.first()?;
-        self.totals.get(&source).map(|total| total.saturating_sub(step))
+    /// Returns the reason why the last checkpoint could not be written, if it could not.
+    pub(crate) fn failed_save(&self) -> Option<String> {
+        self.checkpoints.failed.as_ref().map(|(_, reason)| reason.clone())
     }
 
-    /// Returns the highest step that a worker has reported or saved.
-    pub(crate) fn highest_reported(&self) -> Option<u64> {
-        let is_reported = |source: &StepSource| *source != StepSource::Read;
-        let steps = self.highest.keys().filter(|(source, _, _)| is_reported(source));
-        steps.map(|(_, _, step)| *step).max().max(self.saved)
-    }
-
-    /// Returns the nodes by id, with the time since one of their workers has reached another step.
-    pub(crate) fn ages(&self, now: Instant) -> impl Iterator<Item = (&NodeId, Duration)> {
-        self.nodes.iter().map(move |(id, steps)| (id, now.saturating_duration_since(steps.at)))
-    }
-}
-
-fn remove(counts: &mut Counts, key: (StepSource, bool, u64)) {
-    if let Some(count) = counts.get_mut(&key) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(&key);
+    /// Returns the time account, for people.
+    pub(crate) fn job_time(&self, now: Instant) -> JobTime {
+        let (seen, settled) = (self.account.seen(now), self.account.settled(now));
+        let states = TimeState::ALL.into_iter().map(|state| StateTime {
+            state: state.name().to_owned(),
+            ms: millis(seen.of(state)),
+            settled_ms: millis(settled.of(state)),
+        });
+        JobTime {
+            states: states.collect(),
+            redone_ms: millis(seen.redone),
+            now: self.account.state(now).map(|state| state.name().to_owned()),
         }
     }
 }
-
-/// The times of the recent steps.
-#[derive(Debug, Default)]
-struct StepPace {
-    /// The last step of the job, and the time at which it was reached.
-    last: Option<(Instant, StepSource, u64)>,
-    /// The mean time of a step between two reports, for the recent reports; at most [`STEP_TIMES_MAX`].
-    recent: VecDeque<Duration>,
-}
-
-impl StepPace {
-    /// Notes that the job was at `step` at that time. A step that goes back begins a new measurement.
-    fn handle_step(&mut self, at: Instant, source: StepSource, step: u64) {
-        let Some((before, old_source, old_step)) = self.last else {
-            self.last = Some((at, source, step));
-            return;
-        };
-        if old_source != source {
-            *self = Self { last: Some((at, source, step)), recent: VecDeque::new() };
-            return;
-        }
-        let steps = step.checked_sub(old_step).and_then(|steps| u32::try_from(steps).ok());
-        let time = at.saturating_duration_since(before);
-        match steps {
-            Some(0) => return,
-            Some(steps) if !(time / steps).is_zero() => {
-                self.recent.push_back(time / steps);
-                if self.recent.len() > STEP_TIMES_MAX {
-                    self.recent.pop_front();
-                }
-            }
-            Some(_) | None => {}
-        }
-        self.last = Some((at.max(before), source, step));
-    }
-
-    /// Returns the usual time of a step: the median, which an occasional checkpoint does not change.
-    fn usual(&self) -> Option<Duration> {
-        let mut times: Vec<Duration> = self.recent.iter().copied().collect();
-        times.sort_unstable();
-        times.get(times.len() / 2).copied()
-    }
-}
-
-#[cfg(test)]
-mod tests;

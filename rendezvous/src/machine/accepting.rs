@@ -167,7 +167,7 @@ impl Rendezvous {
 
     /// Learns round and charges of an earlier coordinator from a node of this run.
     pub(super) fn learn(&mut self, now: Instant, registration: &Registration) {
-        let before = self.job.state.clone();
+        let (before, mut has_news) = (self.job.state.clone(), false);
         let known_round = registration.known_round.round.max(registration.report.round);
         if !self.is_credible(known_round) {
             return;
@@ -203,7 +203,7 @@ impl Rendezvous {
             self.job.state.is_adopted = true;
             self.job.state.host = None;
             // Another coordinator has completed that round, and the job may have got further in it.
-            self.job.state.training.complete_step = None;
+            has_news |= self.progress.forget_complete_step();
             match &mut self.job.phase {
                 Phase::Gathering(_) => {
                     self.enter(Phase::Recovering(Recovering::new(now, known_round, size)));
@@ -220,10 +220,9 @@ impl Rendezvous {
             let (used, most) = (registration.restarts_used, registration.settings.max_restarts);
             self.job.state.restarts_used = self.job.state.restarts_used.max(used);
             // More were possible only because progress had forgiven some. How many is not known.
-            let forgiven = &mut self.job.state.training.restarts_forgiven;
-            *forgiven = used.saturating_sub(most).max(*forgiven);
+            has_news |= self.progress.learn_forgiven(used.saturating_sub(most));
         }
-        if self.job.state != before {
+        if has_news || self.job.state != before {
             let (nodes, restarts_used) = (self.job.state.round_size, self.job.state.restarts_used);
             let kind = EventKind::StateLearned { nodes, restarts_used };
             self.out.event_of(&self.job, None, &registration.node.node_id, kind);

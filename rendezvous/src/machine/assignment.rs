@@ -56,7 +56,7 @@ impl Rendezvous {
         }
         match &self.job.phase {
             Phase::Recovering(recovering) if recovering.ranks.contains_key(id) => {
-                let complete_step = self.job.state.training.complete_step;
+                let complete_step = self.progress.training().complete_step;
                 recovering.assignment(node, self.why_last_round_ended(), complete_step)
             }
             Phase::Running(running) => match running.group.held(id) {
@@ -71,7 +71,7 @@ impl Rendezvous {
                     Some(Assignment::Restart {
                         round: regathering.group.round,
                         reason: regathering.reason.clone(),
-                        complete_step: self.job.state.training.complete_step,
+                        complete_step: self.progress.training().complete_step,
                         memory_step: regathering.memory_step,
                     })
                 }

@@ -15,7 +15,6 @@ use crate::{
     message::{JobResult, Outcome, WorkerEnd, WorkerFailure},
     phase::{Closed, Phase},
     stall::cut,
-    training::Training,
 };
 
 impl Rendezvous {
@@ -28,7 +27,7 @@ impl Rendezvous {
             other_failures: failures.others,
             further_failures: failures.further,
             restarts_used: self.job.state.restarts_used,
-            complete_step: self.job.state.training.complete_step,
+            complete_step: self.progress.training().complete_step,
         };
         self.end_stall(self.job.clock, None);
         let group = self.job.phase.take_group();
@@ -111,8 +110,8 @@ impl Rendezvous {
         self.job.state.charged_through = Round(0);
         self.job.state.free_rounds = 0;
         self.job.state.early_free_rounds = 0;
-        self.job.state.training = Training::default();
         self.memory = self.memory.of_new_run();
+        self.notices_given = 0;
         self.job.roster.forget_tallies();
         self.record_new_run();
         self.remember();

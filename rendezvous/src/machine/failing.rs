@@ -326,7 +326,7 @@ impl Rendezvous {
 
     /// Returns the number of failures that may still be charged.
     fn charges_left(&self, shared: SharedSettings) -> u32 {
-        let forgiven = self.job.state.training.restarts_forgiven;
+        let forgiven = self.progress.training().restarts_forgiven;
         let counted = self.job.state.restarts_used.saturating_sub(forgiven);
         shared.max_restarts.saturating_sub(counted)
     }
@@ -336,8 +336,8 @@ impl Rendezvous {
         let started = self.job.phase.group().and_then(|group| group.started);
         let is_long = started.is_some_and(|started| after(started, QUIET_TIME) <= now);
         let as_torchrun = self.job.settings.shared.is_none_or(|shared| shared.as_torchrun);
-        if is_long && !as_torchrun && self.newest_saved() > self.job.state.training.step_at_charge {
-            self.job.state.training.restarts_forgiven = self.job.state.restarts_used;
+        if is_long && !as_torchrun {
+            self.progress.forgive(self.job.state.restarts_used, self.newest_saved());
         }
     }
 
@@ -346,25 +346,23 @@ impl Rendezvous {
         let whole = self.memory.whole_since.map(|(checkpoint, _)| checkpoint.step);
         // A coordinator that has taken over has seen none become whole.
         let planned = self.memory.plan.as_ref().map(|plan| plan.checkpoint.step);
-        whole.max(planned).max(self.job.state.training.saved_step)
+        whole.max(planned).max(self.progress.training().saved_step)
     }
 
     /// Remembers where the charged round has failed. Returns false if it began with a checkpoint in memory that the failed worker had not
     /// received. That says nothing about the checkpoint.
     fn charge_training(&mut self, now: Instant, round: RoundId, failure: &WorkerFailure) -> bool {
-        let step = self.reached_step(round);
+        let step = self.progress.reached_step(round);
         let has_read = step.is_some() || !failure.before_load;
-        let known = self.job.state.training.step_at_charge;
-        self.job.state.training.step_at_charge = self.newest_saved().max(known);
         let charged = ChargedRound {
             round: round.round,
             step,
             rank: failure.global_rank,
             end: failure.end.without_text(),
-            at: self.job_age(now),
+            at: self.progress.account().seen(now).age(),
             began_from_memory: has_read && self.began_from_memory(round),
         };
-        self.job.state.training.charge(charged);
+        self.progress.charge(charged, self.newest_saved());
         if has_read {
             self.strike_memory(round);
         }
@@ -374,7 +372,7 @@ impl Rendezvous {
     /// Returns the result of a job that has failed again and again before a new step; `None` if another start may
     /// help.
     fn without_progress(&self, shared: SharedSettings) -> Option<JobResult> {
-        let training = &self.job.state.training;
+        let training = self.progress.training();
         let charged = training.without_progress(shared.no_progress_limit, shared.hang_auto)?;
         let rounds = charged.iter().map(|charged| charged.round).collect();
         let step = charged.iter().filter_map(|charged| charged.step).max();

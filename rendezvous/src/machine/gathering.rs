@@ -21,7 +21,6 @@ use crate::{
     phase::{Gathering, Phase, Running},
     ranks::{assign_ranks, sort_newcomers},
     roster::RosterNode,
-    saved_steps::SavedSteps,
     settings::{HostMember, SharedSettings},
     stall::cut,
     table::{Past, Table},
@@ -205,7 +204,6 @@ impl Rendezvous {
         info!(%round, nodes, workers, "round admitted");
         self.departures.clear();
         self.job.roster.grow_up(None);
-        self.job.state.training.begin_round();
         self.job.state.round = round.round;
         self.job.state.is_adopted = false;
         self.job.state.is_early = true;
@@ -218,6 +216,7 @@ impl Rendezvous {
             is_confirmed_dead: false,
         });
         self.health.begin_round(now, &self.job, &placed, &mut self.out);
+        self.progress.begin_round(now, workers);
         self.record_admission(now, workers, newcomer_count);
         for (id, by) in replaced.iter().zip(&spares) {
             let (host, by) = (self.job.host_name(id), self.job.host_name(by));
@@ -226,7 +225,6 @@ impl Rendezvous {
             self.out.event_of(&self.job, None, id, EventKind::NodeReplaced { by });
         }
         self.begin_memory(now, round, &table, checkpoint);
-        self.checkpoints.failed = None;
         self.remember();
         let group = Group::new(now, round, table, newcomers_to_a_group);
         self.enter(Phase::Running(Running {
@@ -237,7 +235,6 @@ impl Rendezvous {
             look: None,
             places: None,
             is_look_due: false,
-            saved: SavedSteps::default(),
         }));
         for id in &placed {
             if let Some(node) = self.job.roster.get_mut(id) {
@@ -404,10 +401,10 @@ impl Rendezvous {
         let members = nodes.iter().map(|node| Arc::clone(&node.description)).collect();
         let past = Past {
             restart_count: self.job.state.restarts_used,
-            restarts_forgiven: self.job.state.training.restarts_forgiven,
+            restarts_forgiven: self.progress.training().restarts_forgiven,
             charged_through: self.job.state.charged_through,
-            rounds_without_progress: self.job.state.training.rounds_without_progress,
-            saved_step: self.job.state.training.saved_step,
+            rounds_without_progress: self.progress.training().rounds_without_progress,
+            saved_step: self.progress.training().saved_step,
         };
         Table::new(round, members, master_port, past)
     }

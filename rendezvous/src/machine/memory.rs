@@ -24,7 +24,7 @@ use crate::{
     ids::{GlobalRank, GroupRank, NodeId, RoundId},
     limits::{MEMORY_IS_ENOUGH_AFTER, TAKEOVER_COURTESY, after, millis},
     machine::{Rendezvous, memory_status::Reported},
-    memory::{Chosen, Gone, Holdings, Place, Site, Source, buddies, choose},
+    memory::{Chosen, Gone, Holdings, Place, Site, Source, Tried, buddies, choose},
     message::{
         ALL_SOURCES_BYTES_MAX, Admission, CheckpointId, DIFFERENT_STEPS, MemoryKind, MemoryReport,
         NoticeKind, PartPlace,
@@ -47,6 +47,7 @@ pub(super) struct JobMemory {
     /// The buddy and the ward of each node, by group rank; empty if there are no copies.
     pairs: Vec<Pair>,
     pub(super) holdings: Holdings,
+    pub(super) tried: Tried,
     /// The newest checkpoint that was whole at some time in the round, by reports made in it. It never goes back:
     /// nodes may have freed older ones.
     pub(super) whole: Option<CheckpointId>,
@@ -119,6 +120,10 @@ struct Pair {
 }
 
 impl JobMemory {
+    pub(super) fn new(tried: Tried) -> Self {
+        Self { tried, ..Self::default() }
+    }
+
     /// Returns the state at the beginning of another run.
     pub(super) fn of_new_run(&self) -> Self {
         Self { has_reports: self.has_reports, ..Self::default() }
@@ -179,7 +184,7 @@ impl Rendezvous {
             let report = known.memory.as_deref().filter(|_| may_give)?;
             Some(Source { node, report })
         });
-        let is_void = |checkpoint| self.job.state.training.is_void(checkpoint);
+        let is_void = |checkpoint| self.memory.tried.is_void(checkpoint);
         choose(sources, &places, is_void, &self.memory.gone)
     }
 
@@ -188,7 +193,7 @@ impl Rendezvous {
     pub(super) fn waits_for_parts(&mut self, now: Instant) -> bool {
         let holds_any = |node: &RosterNode| {
             node.memory.as_ref().is_some_and(|report| {
-                let is_void = |id| self.job.state.training.is_void(id);
+                let is_void = |id| self.memory.tried.is_void(id);
                 report.parts.iter().any(|part| !is_void(part.checkpoint))
             })
         };
@@ -235,7 +240,7 @@ impl Rendezvous {
         let can_be_resharded = lengths
             .is_some_and(|lengths| lengths.iter().sum::<usize>() * 2 <= ALL_SOURCES_BYTES_MAX);
         let before = std::mem::take(&mut self.memory);
-        let is_off = self.job.state.training.is_memory_off();
+        let is_off = before.tried.is_off();
         self.memory = JobMemory {
             round,
             pairs: self.pairs(table, before.has_reports),
@@ -246,6 +251,7 @@ impl Rendezvous {
             can_be_resharded,
             off: before.off.filter(|_| is_off),
             gone: before.gone,
+            tried: before.tried,
             struck: before.struck,
             kills: before.kills,
             lost_hosts: before.lost_hosts,
@@ -402,21 +408,12 @@ impl Rendezvous {
         let complete = self.memory.holdings.newest_complete();
         if complete > self.memory.reached && self.job.phase.running().is_some() {
             self.memory.reached = complete;
-            complete.into_iter().for_each(|checkpoint| self.reach_in_memory(checkpoint));
+            if complete.is_some_and(|checkpoint| self.progress.reach_in_memory(checkpoint)) {
+                self.remember();
+            }
         }
         if let Some(time) = fetch_time {
             self.note_fetched(rank, time);
-        }
-    }
-
-    /// Notes that all ranks have saved a step in memory. Like a checkpoint on disk, it raises the highest step.
-    fn reach_in_memory(&mut self, checkpoint: CheckpointId) {
-        let step = checkpoint.step;
-        self.job.state.training.reach(step);
-        self.steps.record_saved(checkpoint.round, step);
-        let is_newer = self.job.state.training.complete_step.is_some_and(|saved| saved < step);
-        if is_newer && self.forget_complete_step() {
-            self.remember();
         }
     }
 
@@ -457,7 +454,7 @@ impl Rendezvous {
         let group = self.job.phase.group().filter(|group| group.round == self.memory.round);
         group.filter(|_| self.memory.has_reports)?;
         let plan = self.memory.plan.as_ref().map(|plan| plan.checkpoint);
-        let is_usable = |checkpoint: &CheckpointId| !self.job.state.training.is_void(*checkpoint);
+        let is_usable = |checkpoint: &CheckpointId| !self.memory.tried.is_void(*checkpoint);
         Some(plan.filter(is_usable).unwrap_or_default())
     }
 

@@ -65,12 +65,12 @@ impl Rendezvous {
             return None;
         }
         let reported = self.memory.reported.get_or_init(|| self.reported());
-        let is_void = |id: &CheckpointId| self.job.state.training.is_void(*id);
+        let is_void = |id: &CheckpointId| self.memory.tried.is_void(*id);
         let planned = self.memory.plan.as_ref().map(|plan| plan.checkpoint);
         let newest = self.memory.whole.max(planned).filter(|id| !is_void(id));
         let used = reported.has_parts || reported.waits.is_some() || newest.is_some();
         // After a strike, no node holds a part.
-        if !used && off.is_none() && self.job.state.training.struck().is_none() {
+        if !used && off.is_none() && self.memory.tried.struck().is_none() {
             return None;
         }
         let is_copied = newest.is_some_and(|id| self.memory.holdings.is_copied(id));
@@ -146,7 +146,7 @@ impl Rendezvous {
     }
 
     fn struck_text(&self) -> Option<String> {
-        let step = grouped(self.job.state.training.struck()?.step);
+        let step = grouped(self.memory.tried.struck()?.step);
         Some(match self.memory.struck {
             Some(StrikeReason::Failures) => format!("struck off: two failures after step {step}"),
             Some(StrikeReason::Sum) => format!("struck off: the checksum of step {step} is wrong"),

@@ -39,7 +39,7 @@ impl Rendezvous {
         let Some(checkpoint) = self.memory.plan.as_ref().map(|plan| plan.checkpoint) else {
             return;
         };
-        if self.job.state.training.strike(checkpoint) {
+        if self.memory.tried.strike(checkpoint) {
             self.record_strike(checkpoint.step, StrikeReason::Failures);
         }
     }
@@ -49,7 +49,7 @@ impl Rendezvous {
     pub(super) fn void_unread(&mut self, round: RoundId) -> bool {
         let plan = self.memory.plan.as_ref().filter(|_| self.began_from_memory(round));
         let Some(checkpoint) = plan.map(|plan| plan.checkpoint) else { return false };
-        if self.job.state.training.void(checkpoint) {
+        if self.memory.tried.void(checkpoint) {
             self.record_strike(checkpoint.step, StrikeReason::Unread);
         }
         true
@@ -98,7 +98,7 @@ impl Rendezvous {
             UnusableReason::Script => StrikeReason::Script,
             UnusableReason::SourceGone { sources } => return self.note_gone(id, unusable, sources),
         };
-        if self.job.state.training.void(unusable.checkpoint) {
+        if self.memory.tried.void(unusable.checkpoint) {
             self.record_strike(unusable.checkpoint.step, reason);
             self.remember();
         }
@@ -116,7 +116,7 @@ impl Rendezvous {
     /// Turns memory off for the newest round, because a node has reported in it that it must be off.
     pub(super) fn turn_memory_off_in(&mut self, round: RoundId, id: &NodeId, why: &str) {
         let is_newest = round.round != Round(0) && round == self.newest_round();
-        if !is_newest || !self.job.state.training.void_round(round) {
+        if !is_newest || !self.memory.tried.void_round(round) {
             return;
         }
         // Each node warns of it.
@@ -129,7 +129,7 @@ impl Rendezvous {
 
     /// Returns the reason why memory is off in the newest round.
     pub(super) fn memory_off(&self) -> Option<String> {
-        let is_off = self.job.state.training.is_memory_off();
+        let is_off = self.memory.tried.is_off();
         let for_job = || "the kernel killed two processes for lack of memory".to_owned();
         self.memory.off.clone().or_else(|| is_off.then(for_job))
     }
@@ -176,7 +176,7 @@ impl Rendezvous {
     fn count_kill(&mut self, id: &NodeId, text: String) {
         self.memory.kills = self.memory.kills.saturating_add(1);
         let round = self.newest_round();
-        if self.memory.kills >= KILLS_MAX && self.job.state.training.turn_memory_off(round) {
+        if self.memory.kills >= KILLS_MAX && self.memory.tried.turn_off(round) {
             warn!("checkpoints in memory are off for the rest of the job: {text}");
             self.out.event_of(&self.job, None, id, EventKind::MemoryOff { reason: text.clone() });
             self.memory.off = Some(text);

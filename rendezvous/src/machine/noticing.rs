@@ -70,7 +70,7 @@ impl Rendezvous {
         let Some(phase) = running.notice.as_ref().filter(|phase| phase.ends_round()) else {
             return false;
         };
-        let before = self.job.state.training.complete_step;
+        let before = self.progress.training().complete_step;
         // If the workers have done nothing since an earlier phase, its checkpoint is enough.
         let step = phase.saved_step(running.group.size).or(before);
         let is_over = phase.until.is_some_and(|until| until <= now);
@@ -139,7 +139,7 @@ impl Rendezvous {
             // The checkpoint of the phase is the one that was requested.
             (Some(phase), None) if phase.ends_round() => false,
             (notice, until) => {
-                let number = &mut self.job.state.training.notices;
+                let number = &mut self.notices_given;
                 *number = number.saturating_add(1);
                 let mut phase = NoticePhase::new(now, *number, kind, until, text);
                 if kind >= NoticeKind::Leave {
@@ -163,7 +163,7 @@ impl Rendezvous {
         };
         info!(number = notice.number, about = notice.kind.name(), "notice given");
         let event = self.out.event(&self.job, None, None, kind);
-        self.journal.notice = Some(event);
+        self.notice_event = Some(event);
         (self.out.has_guidance, self.has_given_guidance) = (true, true);
         self.remember();
     }
@@ -185,12 +185,7 @@ impl Rendezvous {
             self.out.has_guidance = true;
             return;
         }
-        // The time since the last step is that of a checkpoint before the end of the round.
-        self.journal.saving = self.journal.account.saving_over(now);
-        if step.is_some() {
-            self.job.state.training.saved_step = step;
-            self.job.state.training.complete_step = step;
-        }
+        self.progress.end_saving(now, step);
         match phase.kind {
             NoticeKind::Save => return,
             NoticeKind::Members => self.end_for_waiting(now, in_memory),
@@ -228,7 +223,7 @@ impl Rendezvous {
             after_ms: millis(now.saturating_duration_since(phase.since)),
             is_withdrawn,
         };
-        self.out.record_cause(&self.job, self.journal.notice, None, kind);
+        self.out.record_cause(&self.job, self.notice_event, None, kind);
     }
 
     /// Closes the job if a node has received a notice that it ends, and no round runs. Returns true if it did.
@@ -241,7 +236,7 @@ impl Rendezvous {
     }
 
     fn close_as_saved(&mut self) {
-        let result = match self.job.state.training.complete_step {
+        let result = match self.progress.training().complete_step {
             Some(step) => JobResult::Saved { step },
             None => JobResult::AllLeft,
         };

@@ -10,10 +10,11 @@ use crate::{
     ids::NodeId,
     job::Availability,
     machine::{Rendezvous, closing::Failures, state_by_report},
-    message::{EvictReason, JobResult, NodeState, RestartReason},
+    message::{Checkpoint, EvictReason, JobResult, NodeState, RestartReason, StepProgress},
     phase::{Phase, Regathering, RoundEnd, Running},
     roster::RosterNode,
     settings::SharedSettings,
+    snapshot::PhaseName,
 };
 
 impl Rendezvous {
@@ -82,8 +83,49 @@ impl Rendezvous {
     fn note_running(&mut self, now: Instant, id: &NodeId) {
         if let Some(Running { group, .. }) = self.job.phase.running_mut()
             && group.note_running(id)
+            && self.progress.workers_started(now, &self.job, &mut self.out)
         {
-            self.record_workers_started(now);
+            self.remember();
+        }
+    }
+
+    /// Records the training step that a node has sent. A step of an older round does not count: a node
+    /// reports that it runs the newest round before it sends a step of it.
+    pub(super) fn record_steps(
+        &mut self,
+        now: Instant,
+        id: &NodeId,
+        progress: Option<StepProgress>,
+    ) {
+        let (Some(progress), Some(group)) = (progress, self.job.run_by(id)) else { return };
+        let round = group.round;
+        if !self.progress.record_steps(now, round, id, &progress) {
+            return;
+        }
+        let mut must_remember = self.progress.note_step(progress.source, progress.highest);
+        let progress = self.progress.of_round(now, round);
+        if let Some(progress) = &progress {
+            must_remember |= self.progress.record_progress(now, &self.job, progress, &mut self.out);
+        }
+        if must_remember {
+            self.remember();
+        }
+        if let Some(progress) = progress
+            && self.progress.account().quiet_for(now).is_zero()
+        {
+            self.end_stall(now, Some(progress.step));
+        }
+        self.follow_stall(now);
+        // A worker that was named as hung may have made a step.
+        self.send_new_guidance(now);
+    }
+
+    /// Records the newest checkpoint of a member.
+    pub(super) fn record_checkpoint(&mut self, now: Instant, id: &NodeId, checkpoint: &Checkpoint) {
+        if let Some(group) = self.job.run_by(id)
+            && self.progress.record_checkpoint(now, group, id, checkpoint)
+        {
+            self.remember();
         }
     }
 
@@ -133,7 +175,7 @@ impl Rendezvous {
         if self.voluntary_at(running, shared).is_none_or(|at| now < at) {
             return false;
         }
-        if !shared.notice.is_zero() && self.job.state.training.saved_step.is_some() {
+        if !shared.notice.is_zero() && self.progress.training().saved_step.is_some() {
             self.give_notice_for_members(now, shared);
             return true;
         }
@@ -192,7 +234,8 @@ impl Rendezvous {
 
     /// Returns true if a round with the ready nodes would be larger, or one without excluded members.
     pub(super) fn would_be_better(&self, group: &Group) -> bool {
-        self.has_room(group, 0) || self.health.can_replace_excluded(&self.job, group)
+        let has_saved = self.progress.training().saved_step.is_some();
+        self.has_room(group, 0) || self.health.can_replace_excluded(&self.job, group, has_saved)
     }
 
     /// Ends the running round. All members stop, and the next round waits for them.
@@ -204,8 +247,8 @@ impl Rendezvous {
         let Some(group) = self.job.phase.take_group() else { return };
         let reason = end.reason.kind();
         info!(round = %group.round, nodes = group.size, reason, "round ended");
-        self.end_training_round(group.round);
-        self.record_end_of_round(now, &end.reason);
+        self.job.shown = (PhaseName::Stopping, now);
+        self.progress.end_round(now, &self.job, group.round, &end.reason, &mut self.out);
         self.regather(now, group, end);
     }
 

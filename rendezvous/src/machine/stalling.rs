@@ -27,7 +27,6 @@ use crate::{
     message::{Hung, WorkerEnd},
     notice_phase::NoticePhase,
     phase::Running,
-    progress::JobSteps,
     snapshot::Stall,
     stalled_round::StalledRound,
     training::HANG_MIN,
@@ -41,7 +40,7 @@ impl Rendezvous {
     pub(super) fn follow_stall(&mut self, now: Instant) {
         let Some(running) = self.job.phase.running() else { return };
         let is_excused = self.may_pause(running);
-        self.journal.account.excuse(now, is_excused);
+        self.progress.excuse(now, is_excused);
         if let Some(Running { stall: Some(stall), .. }) = self.job.phase.running_mut() {
             stall.excuse(now, is_excused);
         }
@@ -55,22 +54,20 @@ impl Rendezvous {
     /// Returns true if the workers have a known reason to make no progress.
     fn may_pause(&self, running: &Running) -> bool {
         let saves_for_notice = running.notice.as_ref().is_some_and(NoticePhase::ends_round);
-        let steps = self.steps.of_round(running.group.round);
-        let is_at_last_step = || steps.and_then(JobSteps::steps_left) == Some(0);
         saves_for_notice
             || self.memory.waits_for_buffer().is_some()
             || running.group.any_succeeded()
-            || is_at_last_step()
+            || self.progress.is_at_last_step(running.group.round)
     }
 
     /// Returns the time at which the next stall begins if there is no further sign of progress.
     pub(super) fn stall_deadline(&self) -> Option<Instant> {
         let running = self.job.phase.running()?;
-        if running.stall.is_some() { None } else { self.journal.account.stalls_at() }
+        if running.stall.is_some() { None } else { self.progress.account().stalls_at() }
     }
 
     fn begin_stall(&mut self, now: Instant) {
-        let account = &self.journal.account;
+        let account = self.progress.account();
         let (step, limit) = (account.last_step(), account.stall_limit());
         let time = account.quiet_for(now);
         debug!(?step, ?time, "the workers are stalled");
@@ -145,11 +142,11 @@ impl Rendezvous {
     /// Returns the time without a step after which a worker is named.
     fn hang_time(&self, round: RoundId, stall: &StalledRound) -> Duration {
         let usual = stall.limit.saturating_mul(HANG_FACTOR).max(HANG_MIN);
-        let is_same = |step: Option<u64>| match (step, self.reached_step(round)) {
+        let is_same = |step: Option<u64>| match (step, self.progress.reached_step(round)) {
             (Some(step), Some(reached)) => step.abs_diff(reached) <= 1,
             (step, reached) => step == reached,
         };
-        let last = self.job.state.training.charged_rounds.last();
+        let last = self.progress.training().charged_rounds.last();
         let last = last.filter(|last| last.has_hung_for_long() && is_same(last.step));
         let Some(WorkerEnd::Hung(time)) = last.map(|last| &last.end) else { return usual };
         time.saturating_mul(2).max(usual)

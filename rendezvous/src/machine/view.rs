@@ -9,8 +9,6 @@ use std::{
 };
 
 use crate::{
-    checkpoints::FailureRate,
-    event::RestartCause,
     group::{Group, GroupMember, MemberState},
     heir::Successor,
     ids::{GlobalRank, JobUid, NodeId, Round, RoundId, RunId},
@@ -126,30 +124,6 @@ impl Rendezvous {
         }
     }
 
-    /// Returns how often the job has failed.
-    fn failure_rate(&self) -> FailureRate {
-        let is_failure = |cause: &RestartCause| match cause {
-            RestartCause::WorkerFailed
-            | RestartCause::NodeLost
-            | RestartCause::BadMachine
-            | RestartCause::CoordinatorLost
-            | RestartCause::CoordinatorRestarted => true,
-            RestartCause::FirstStart
-            | RestartCause::NodeLeft
-            | RestartCause::NodesWaiting
-            | RestartCause::HostLeft
-            | RestartCause::Notice
-            | RestartCause::MemoryUnusable => false,
-        };
-        let sums = RestartCause::ALL.into_iter().zip(self.job.state.restarts);
-        let failures = sums.filter(|(cause, _)| is_failure(cause)).map(|(_, sum)| sum.count);
-        FailureRate {
-            failures: failures.fold(0, u32::saturating_add),
-            running: self.time_with_workers(),
-            nodes: self.job.state.round_size,
-        }
-    }
-
     pub(super) fn count_nodes(&self, now: Instant) -> NodeCounts {
         let mut counts = NodeCounts::default();
         self.visit_nodes(now, |view| {
@@ -168,24 +142,24 @@ impl Rendezvous {
             round: self.job.state.round,
             phase: self.phase_name(),
             min_nodes: shared.map_or(0, |shared| shared.nodes.min()),
-            phase_ms: millis(now.saturating_duration_since(self.journal.phase_since)),
-            time: self.job_time(now),
-            last_restart: self.journal.last_cost.clone(),
-            restarts: self.restarts_by_cause(),
+            phase_ms: millis(now.saturating_duration_since(self.job.shown.1)),
+            time: self.progress.job_time(now),
+            last_restart: self.progress.last_restart(),
+            restarts: self.progress.restarts_by_cause(),
             max_nodes: shared.map_or(0, |shared| shared.nodes.max()),
             restarts_used: self.job.state.restarts_used,
-            restarts_forgiven: self.job.state.training.restarts_forgiven,
+            restarts_forgiven: self.progress.training().restarts_forgiven,
             max_restarts: shared.map_or(0, |shared| shared.max_restarts),
             world_size: table.map_or(0, |table| table.world_size()),
             nodes: Vec::new(),
             incomplete: self.incomplete(now).as_ref().map(Explanation::from),
             refused_peers: Vec::new(),
             unreached: Vec::new(),
-            progress: self.progress(now),
+            progress: self.progress.of_round(now, self.newest_round()),
             saving: self.saving(now),
-            checkpoints: self.checkpoints.times(self.failure_rate()),
-            saved_step: self.job.state.training.saved_step,
-            save_failed: self.checkpoints.failed.as_ref().map(|(_, reason)| reason.clone()),
+            checkpoints: self.progress.checkpoint_times(&self.job),
+            saved_step: self.progress.training().saved_step,
+            save_failed: self.progress.failed_save(),
             stall: self.stall(now),
             look: self.shown_look(now),
             memory: self.memory_status(now),
@@ -388,7 +362,7 @@ impl Rendezvous {
         let member_ranks = table.map_or(&[][..], Table::member_ranks);
         let ranks_of = |member: GroupMember| member_ranks.get(usize::try_from(member.rank.0).ok()?);
         let mut members = InOrder::new(group.into_iter().flat_map(Group::members));
-        let mut ages = InOrder::new(self.progress_ages(now));
+        let mut ages = InOrder::new(self.progress.ages(now, self.newest_round()));
         for (id, node) in self.job.roster.iter() {
             let member = members.find(id, |gone, member| {
                 let age = ages.find(gone, |_, _| {});

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     event::{EventKind, StrikeReason},
+    memory::Tried,
     memory::fixture::{checkpoint, part},
     message::{
         CheckpointId, FromNode, MemoryReport, MemoryUnusable, NodeReport, NodeState, OomKill,
@@ -39,7 +40,7 @@ impl Fixture {
     }
 
     pub(super) fn is_struck(&self, id: CheckpointId) -> bool {
-        self.job_state.training.is_void(id)
+        Tried(self.job_state.training.memory).is_void(id)
     }
 }
 
@@ -139,7 +140,7 @@ fn kernel_kills_twice() {
     t.fail_both_with(oom());
     t.hold_both(checkpoint(2, 10));
     t.fail_both_with(oom());
-    assert!(!t.job_state.training.is_memory_off(), "without parts it does not count");
+    assert!(!Tried(t.job_state.training.memory).is_off(), "without parts it does not count");
     let newer = checkpoint(3, 10);
     let counted = |t: &Fixture, kills| MemoryReport {
         oom_kills: Some(kills),
@@ -151,7 +152,7 @@ fn kernel_kills_twice() {
     t.back("a");
     let report = MemoryReport { parts: Vec::new(), ..counted(&t, 5) };
     t.join_reporting("b2", report);
-    assert!(t.job_state.training.is_memory_off());
+    assert!(Tried(t.job_state.training.memory).is_off());
     assert_eq!(t.admissions["b2"].memory, None);
     let why = "the kernel killed a process on b for lack of memory";
     assert_eq!(t.memory["a"].off.as_deref(), Some(why), "told in the next round too");

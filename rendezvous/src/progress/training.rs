@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ids::{GlobalRank, Round, RoundId},
-    message::{CheckpointId, STEP_MAX, WorkerEnd},
+    ids::{GlobalRank, Round},
+    message::{CheckpointId, WorkerEnd},
 };
 
 /// The most charged rounds that are remembered, and the highest `--no-progress-limit`.
@@ -58,19 +58,6 @@ pub struct TriedCheckpoint {
 /// The highest number of tries.
 pub const MEMORY_TRIES_MAX: u32 = 3;
 
-/// The number of tries after which a checkpoint is not used again.
-const MEMORY_TRIES: u32 = 2;
-
-impl TriedCheckpoint {
-    /// Returns true if a round may not begin with this checkpoint.
-    fn rules_out(&self, checkpoint: CheckpointId) -> bool {
-        let is_used_up = self.tries >= MEMORY_TRIES;
-        self.tries >= MEMORY_TRIES_MAX
-            || checkpoint < self.checkpoint
-            || is_used_up && checkpoint == self.checkpoint
-    }
-}
-
 impl Training {
     /// Notes that a round begins.
     pub(crate) fn begin_round(&mut self) {
@@ -103,59 +90,6 @@ impl Training {
         if self.charged_rounds.len() > CHARGED_ROUNDS_MAX {
             self.charged_rounds.remove(0);
         }
-    }
-
-    /// Returns true if a round may not begin with a checkpoint in memory: rounds have failed with it or with a
-    /// newer one, or memory is off.
-    pub(crate) fn is_void(&self, checkpoint: CheckpointId) -> bool {
-        self.memory.is_some_and(|tried| tried.rules_out(checkpoint))
-    }
-
-    /// Returns true if memory is off for the rest of the job.
-    pub(crate) fn is_memory_off(&self) -> bool {
-        self.memory.is_some_and(|tried| tried.tries >= MEMORY_TRIES_MAX)
-    }
-
-    /// Returns the checkpoint that is not used again because rounds have failed with it; `None` if none is, or if
-    /// memory was only off.
-    pub(crate) fn struck(&self) -> Option<CheckpointId> {
-        let tried = self.memory.filter(|tried| tried.tries == MEMORY_TRIES)?;
-        Some(tried.checkpoint).filter(|checkpoint| checkpoint.step < STEP_MAX)
-    }
-
-    /// Notes that a charged round has begun with this checkpoint, without a newer one. Returns true if it is not
-    /// used again.
-    pub(crate) fn strike(&mut self, checkpoint: CheckpointId) -> bool {
-        let before = self.memory.filter(|tried| tried.checkpoint == checkpoint);
-        self.try_memory(checkpoint, before.map_or(1, |tried| tried.tries.saturating_add(1)))
-    }
-
-    /// Notes that this checkpoint, and all older ones, are not used again. Returns false if this was known.
-    pub(crate) fn void(&mut self, checkpoint: CheckpointId) -> bool {
-        self.try_memory(checkpoint, MEMORY_TRIES)
-    }
-
-    /// Notes that no checkpoint of this round or of an earlier one is used again. Returns false if this was known.
-    pub(crate) fn void_round(&mut self, round: RoundId) -> bool {
-        self.void(CheckpointId { round, step: STEP_MAX })
-    }
-
-    /// Turns memory off for the rest of the job. Returns false if it was off.
-    pub(crate) fn turn_memory_off(&mut self, round: RoundId) -> bool {
-        let was_off = self.is_memory_off();
-        let checkpoint = CheckpointId { round, step: STEP_MAX };
-        self.memory = Some(TriedCheckpoint { checkpoint, tries: MEMORY_TRIES_MAX });
-        !was_off
-    }
-
-    /// Returns true if the checkpoint is ruled out now, and was not before.
-    fn try_memory(&mut self, checkpoint: CheckpointId, tries: u32) -> bool {
-        if self.is_void(checkpoint) {
-            return false;
-        }
-        let tried = TriedCheckpoint { checkpoint, tries: tries.min(MEMORY_TRIES) };
-        self.memory = Some(tried);
-        tried.rules_out(checkpoint)
     }
 
     /// Returns the last `limit` charged rounds if another start would probably fail in the same way. There are
@@ -350,39 +284,6 @@ mod tests {
         };
         let sent = [Some(5), None, Some(5), Some(6), None].map(&mut begin);
         assert_eq!(sent, [0, 1, 2, 3, 1]);
-    }
-
-    fn checkpoint(round: u64, step: u64) -> CheckpointId {
-        CheckpointId { round: RoundId { term: crate::ids::Term(1), round: Round(round) }, step }
-    }
-
-    /// After two tries, a checkpoint and all older ones are not used again. A newer one begins with no tries, and an
-    /// older one never replaces it.
-    #[test]
-    fn checkpoints_in_memory_are_tried_twice() {
-        let mut training = Training::default();
-        let [old, bad, newer] =
-            [(1, 90), (2, 10), (3, 5)].map(|(round, step)| checkpoint(round, step));
-        assert!(!training.strike(bad));
-        assert!(!training.is_void(bad) && training.is_void(old));
-        assert!(!training.strike(old), "an older one changes nothing");
-        assert!(training.strike(bad));
-        assert!(training.is_void(bad) && !training.is_void(newer));
-        assert_eq!(training.struck(), Some(bad));
-        assert!(!training.strike(newer) && !training.is_void(newer));
-        assert!(training.void(newer) && !training.void(newer));
-    }
-
-    /// If memory was off in a round, its checkpoints and older ones are void. It may be off for the whole job.
-    #[test]
-    fn memory_may_be_off() {
-        let mut training = Training::default();
-        let round = checkpoint(2, 0).round;
-        assert!(training.void_round(round) && !training.void_round(round));
-        assert!(training.is_void(checkpoint(2, 1_000)) && !training.is_void(checkpoint(3, 0)));
-        assert_eq!((training.struck(), training.is_memory_off()), (None, false));
-        assert!(training.turn_memory_off(round) && !training.turn_memory_off(round));
-        assert!(training.is_void(checkpoint(9, 9)) && training.is_memory_off());
     }
 
     /// A job is not closed after a round that began with a checkpoint in memory, but after the next one from disk.

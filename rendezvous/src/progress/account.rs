@@ -15,7 +15,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{limits::after, stall_limit::stall_limit};
+use crate::{limits::after, progress::stall_limit};
 
 /// A state of the time account.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
