@@ -23,8 +23,12 @@ const REFUSALS_MAX: u32 = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
     pub(crate) queue: VecDeque<Effect>,
+    /// The number of these effects that come before the state of the job is stored; `None` if it need not be.
+    pub(crate) remember_after: Option<usize>,
     /// True if members must still receive a change of the notice or of the look.
     pub(crate) has_guidance: bool,
+    /// True if this coordinator has given a notice, or has named a worker that hangs.
+    pub(crate) has_given_guidance: bool,
     /// The number of the last event.
     number: u64,
     /// The event of the current input that may end the round.
@@ -40,6 +44,12 @@ pub(crate) struct Effects {
 }
 
 impl Effects {
+    /// Stores the state from which the next coordinator goes on, before anything that is sent from now on. The driver receives the state
+    /// as it is after the input, so once is enough.
+    pub(crate) fn remember(&mut self) {
+        self.remember_after.get_or_insert(self.queue.len());
+    }
+
     /// Sends a message to a node.
     pub(crate) fn send(&mut self, to: Peer, message: ToNode) {
         debug!(node = %to.node, ?message, "send");

@@ -9,7 +9,7 @@ use crate::{
     event::EventNode,
     grant::Grant,
     group::Group,
-    ids::{JobUid, NodeId, Peer},
+    ids::{JobUid, NodeId, Peer, RoundId},
     phase::Phase,
     roster::Roster,
     settings::{JobState, Settings},
@@ -68,6 +68,20 @@ impl Job {
         let others = self.roster.ready().iter();
         let others = others.filter(|other| group.held(other).is_none() && is_fit(other));
         members.count() + others.count()
+    }
+
+    /// Returns the newest round.
+    pub(crate) fn newest_round(&self) -> RoundId {
+        match &self.phase {
+            Phase::Recovering(recovering) => recovering.round,
+            Phase::Running(_) | Phase::Regathering(_) | Phase::Gathering(_) | Phase::Closed(_) => {
+                self.phase
+                    .group()
+                    .map_or(RoundId { term: self.state.term, round: self.state.round }, |group| {
+                        group.round
+                    })
+            }
+        }
     }
 
     /// Returns the running round if this node is a member of it, and has reported so.

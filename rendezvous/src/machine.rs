@@ -15,20 +15,14 @@ mod departing;
 mod failing;
 mod free_rounds;
 mod gathering;
+mod guidance;
 mod handing_over;
 mod journal;
-mod looking;
-mod memory;
-mod memory_status;
-mod memory_striking;
-mod noticing;
 mod recovering;
-mod refused_clients;
 mod regathering;
 mod registering;
 mod running;
 mod setting_aside;
-mod stalling;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -40,7 +34,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use memory::JobMemory;
 use registering::Welcomed;
 pub use setting_aside::ExcludedHosts;
 use tracing::{debug, info};
@@ -50,20 +43,21 @@ use crate::{
     departures::Departures,
     effect::Effect,
     effects::Effects,
-    event::EventId,
     flapping::RestartSpacing,
     grant::Grant,
     group::{Group, MemberState},
     health::JobHealth,
     ids::{NodeId, Peer, Round, RoundId, Term},
     job::{Availability, Job},
-    memory::Tried,
+    memory::JobMemory,
     message::{EvictReason, FromNode, NodeState, Registration, RestartReason, ToNode},
+    notices::Notices,
     phase::{Gathering, Phase, Recovering},
     progress::Progress,
     roster::{Roster, RosterNode},
     settings::{JobState, Settings, SharedSettings},
     snapshot::{Explanation, NodeCounts, PhaseName},
+    stalls::Stalls,
 };
 
 /// The state machine that decides which nodes form the next worker group, and when the job is over.
@@ -81,17 +75,9 @@ pub struct Rendezvous {
     health: JobHealth,
     progress: Progress,
     silent_voters: SilentVoters,
-    /// True if this coordinator has given a notice, or has named a worker that hangs.
-    has_given_guidance: bool,
-    /// The time at which a checkpoint was last requested on behalf of a node.
-    last_request: Option<Instant>,
-    /// True if another one is requested, but not yet passed on.
-    is_save_due: bool,
-    /// The number of looks at workers so far.
-    looks: u64,
     memory: JobMemory,
-    notices_given: u64,
-    notice_event: Option<EventId>,
+    notices: Notices,
+    stalls: Stalls,
 }
 
 impl Rendezvous {
@@ -121,8 +107,7 @@ impl Rendezvous {
             && job_state.is_early
             && job_state.closed.is_none();
         info!(term = %job_state.term, round = %job_state.round, "coordinator started");
-        let memory = JobMemory::new(Tried(job_state.training.memory));
-        let notices_given = job_state.training.notices;
+        let (memory, notices) = (JobMemory::new(&job_state), Notices::new(&job_state));
         let progress = Progress::new(now, &mut job_state);
         let job = Job {
             settings,
@@ -149,17 +134,13 @@ impl Rendezvous {
             out: Effects::default(),
             progress,
             silent_voters: SilentVoters::default(),
-            has_given_guidance: false,
-            last_request: None,
-            is_save_due: false,
-            looks: 0,
             memory,
-            notices_given,
-            notice_event: None,
+            notices,
+            stalls: Stalls::default(),
         };
         rendezvous.job.roster.restore_tallies(now, &rendezvous.job.state.host_tallies);
         rendezvous.record_start(now);
-        rendezvous.remember();
+        rendezvous.out.remember();
         rendezvous
     }
 
@@ -234,7 +215,7 @@ impl Rendezvous {
                 let reason = asks_reason.then(|| self.incomplete(now)).flatten();
                 let reason = reason.as_ref().map(Explanation::from);
                 let lease_left = self.lease_left(now);
-                let memory_whole = self.whole_in_memory();
+                let memory_whole = self.memory.whole(&self.job);
                 self.out.send(from, ToNode::Echo { sequence, reason, lease_left, memory_whole });
                 return;
             }
@@ -346,7 +327,7 @@ impl Rendezvous {
         self.advance(now);
         if self.progress.due(&self.job).is_some_and(|due| due <= now) {
             self.forgive_charges(now);
-            self.remember();
+            self.out.remember();
         }
     }
 
@@ -366,6 +347,14 @@ impl Rendezvous {
 
     /// Returns the next effect to be carried out.
     pub fn poll_effect(&mut self) -> Option<Effect> {
+        match &mut self.out.remember_after {
+            Some(0) => {
+                self.out.remember_after = None;
+                return Some(Effect::Remember(Box::new(self.kept_state())));
+            }
+            Some(before) => *before -= 1,
+            None => {}
+        }
         self.out.queue.pop_front()
     }
 
@@ -395,7 +384,7 @@ impl Rendezvous {
     /// Applies the state that a node has reported.
     fn on_report(&mut self, now: Instant, id: &NodeId) {
         self.note_requests(now, id);
-        self.note_kill(id);
+        self.memory.note_kill(&self.job, id, &mut self.out);
         self.health.note_recovery(&self.job, id, &mut self.out);
         match &self.job.phase {
             Phase::Recovering(_) | Phase::Gathering(_) | Phase::Closed(_) => {}
@@ -486,15 +475,15 @@ impl Rendezvous {
         self.job.roster.get(id).map(|node| node.report.state)
     }
 
-    /// Stores the state from which the next coordinator goes on. What is sent afterwards may rely on it.
-    fn remember(&mut self) {
+    /// Returns the state from which the next coordinator goes on.
+    fn kept_state(&mut self) -> JobState {
         let now = self.job.clock;
         let host_tallies = self.job.roster.host_tallies(now);
         let mut state = JobState { host_tallies, ..self.job.state.clone() };
         self.progress.keep(now, &mut state);
-        state.training.memory = self.memory.tried.0;
-        state.training.notices = self.notices_given;
-        self.out.queue.push_back(Effect::Remember(Box::new(state)));
+        self.memory.keep(&mut state);
+        self.notices.keep(&mut state);
+        state
     }
 }
 

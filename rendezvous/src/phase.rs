@@ -8,11 +8,7 @@ use std::{
 use crate::{
     group::Group,
     ids::{GroupRank, NodeId, RoundId},
-    looking::Looking,
     message::{Outcome, RestartReason, WorkerFailure},
-    notice_phase::NoticePhase,
-    snapshot::JobLook,
-    stalled_round::StalledRound,
 };
 
 /// The phase of a rendezvous.
@@ -91,16 +87,6 @@ pub(crate) struct Running {
     pub(crate) group: Group,
     /// The time since which nodes have waited, with room for them.
     pub(crate) waiting_since: Option<Instant>,
-    /// The newest notice, if there was one.
-    pub(crate) notice: Option<NoticePhase>,
-    /// The stall of its workers, while they make no progress.
-    pub(crate) stall: Option<Box<StalledRound>>,
-    /// The look at its workers, until it is over.
-    pub(crate) look: Option<Box<Looking>>,
-    /// The places of the workers at the newest look, and the time of its begin.
-    pub(crate) places: Option<Box<(Instant, JobLook)>>,
-    /// True if a person has asked for a further look, which begins when the present one is over.
-    pub(crate) is_look_due: bool,
 }
 
 /// The end of a round. `reason.into()` is an end after which the next round waits for no spare, and no failure is judged.

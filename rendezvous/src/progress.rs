@@ -2,7 +2,7 @@
 //! restarts cost.
 //!
 //! Some of it is kept from one coordinator to the next: [`Progress::keep`] writes it to the state of the job. A method that changes
-//! such a part returns true, and the machine stores the state.
+//! such a part has it stored.
 
 pub mod account;
 mod checkpoints;
@@ -45,7 +45,7 @@ pub(crate) struct Progress {
     /// The steps that members have saved in the newest round.
     saved: SavedSteps<NodeId>,
     checkpoints: Checkpoints,
-    account: TimeAccount,
+    pub(crate) account: TimeAccount,
     /// The time at which the account was last stored.
     stored: Instant,
     restarts: Restarts,
@@ -106,37 +106,31 @@ impl Progress {
         round: RoundId,
         id: &NodeId,
         progress: &StepProgress,
+        out: &mut Effects,
     ) -> bool {
         let is_news = self.steps.record(now, round, id, progress);
         if is_news {
             self.steps.advance(now, id);
+            if progress.source != StepSource::Saved {
+                self.training.has_steps = true;
+                self.forget_complete_step(out);
+            }
+            if progress.source == StepSource::Reported {
+                self.training.reach(progress.highest);
+            }
         }
         is_news
     }
 
-    /// Applies a step that a worker has reached to what is known about the training.
-    #[must_use]
-    pub(crate) fn note_step(&mut self, source: StepSource, highest: u64) -> bool {
-        match source {
-            StepSource::Reported => {
-                self.training.has_steps = true;
-                self.training.reach(highest);
-            }
-            StepSource::Read => self.training.has_steps = true,
-            StepSource::Saved => return false,
-        }
-        self.forget_complete_step()
-    }
-
     /// Records the newest checkpoint of a member of the running round.
-    #[must_use]
     pub(crate) fn record_checkpoint(
         &mut self,
         now: Instant,
         group: &Group,
         id: &NodeId,
         checkpoint: &Checkpoint,
-    ) -> bool {
+        out: &mut Effects,
+    ) {
         let Checkpoint { step, is_whole, cost } = *checkpoint;
         self.saved.record(id.clone(), step, is_whole);
         let by_all = self.saved.newest(group.size as usize);
@@ -146,7 +140,7 @@ impl Progress {
             self.training.saved_step = Some(step);
             self.checkpoints.handle_saved(now, group.round, step, cost);
         }
-        self.note_newer(step)
+        self.note_newer(step, out);
     }
 
     /// Records that the last checkpoint of a node could not be written, or that another one was.
@@ -169,23 +163,26 @@ impl Progress {
     }
 
     /// Notes that all ranks have saved a step in memory. Like a checkpoint on disk, it raises the highest step.
-    #[must_use]
-    pub(crate) fn reach_in_memory(&mut self, checkpoint: CheckpointId) -> bool {
+    pub(crate) fn reach_in_memory(&mut self, checkpoint: CheckpointId, out: &mut Effects) {
         self.training.reach(checkpoint.step);
         self.steps.record_saved(checkpoint.round, checkpoint.step);
-        self.note_newer(checkpoint.step)
+        self.note_newer(checkpoint.step, out);
     }
 
     /// Applies a saved step. The checkpoint for a notice is reported like any other one, so only a newer one is a sign of new work.
-    fn note_newer(&mut self, step: u64) -> bool {
-        let is_newer = self.training.complete_step.is_some_and(|saved| saved < step);
-        is_newer && self.forget_complete_step()
+    fn note_newer(&mut self, step: u64, out: &mut Effects) {
+        if self.training.complete_step.is_some_and(|saved| saved < step) {
+            self.forget_complete_step(out);
+        }
     }
 
-    /// Notes that the job has done work since all ranks saved for a notice.
-    #[must_use]
-    pub(crate) fn forget_complete_step(&mut self) -> bool {
-        self.training.complete_step.take().is_some()
+    /// Notes that the job has done work since all ranks saved for a notice. Returns true if they had.
+    pub(crate) fn forget_complete_step(&mut self, out: &mut Effects) -> bool {
+        let had_saved = self.training.complete_step.take().is_some();
+        if had_saved {
+            out.remember();
+        }
+        had_saved
     }
 
     /// Notes that the time for a notice is over. `step` is what all ranks have saved for it on disk.
@@ -243,26 +240,6 @@ impl Progress {
         let steps = self.steps.of_round(round);
         let ages = steps.into_iter().flat_map(move |steps| steps.ages(now));
         ages.map(|(id, age)| (id, millis(age)))
-    }
-
-    /// Returns the time account, which decides when a stall begins.
-    pub(crate) fn account(&self) -> &TimeAccount {
-        &self.account
-    }
-
-    /// Notes whether the workers have a known reason to make no progress.
-    pub(crate) fn excuse(&mut self, now: Instant, is_excused: bool) {
-        self.account.excuse(now, is_excused);
-    }
-
-    /// Notes the state of a job whose workers do not run.
-    pub(crate) fn enter(&mut self, now: Instant, state: TimeState) {
-        self.account.enter(now, state);
-    }
-
-    /// Notes that the job is closed.
-    pub(crate) fn close(&mut self, now: Instant) {
-        self.account.close(now);
     }
 
     /// Returns the time at which the account of a running round must be stored.

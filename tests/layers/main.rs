@@ -4,7 +4,7 @@
 //! A path that begins with `crate`, `self` or `super` imports from the file in which it ends. A file and the modules inside it may name
 //! each other, and tests may import from all files.
 //!
-//! It also checks which modules decide what peers are accepted over TLS.
+//! It also checks that features of the coordinator stay apart, and which modules decide what peers are accepted over TLS.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -45,6 +45,41 @@ fn circles_of_files_have_a_reason() {
     expected.sort();
     found.sort();
     assert_eq!(found, expected, "open the circle by moving a type or a function");
+}
+
+/// The features of the coordinator: the module of each, and its struct.
+const FEATURES: [(&str, &str); 5] = [
+    ("health", "JobHealth"),
+    ("memory", "JobMemory"),
+    ("notices", "Notices"),
+    ("progress", "Progress"),
+    ("stalls", "Stalls"),
+];
+
+/// The features that read another one.
+const READS: [(&str, &str); 2] = [("notices", "JobMemory"), ("stalls", "Progress")];
+
+/// A feature of the coordinator changes neither the job nor another feature, and few features read another one.
+#[test]
+fn features_have_walls() {
+    let (mut reads, mut blocks) = (BTreeSet::new(), 0);
+    for (module, text) in files_of("rendezvous") {
+        let code = code_of(&text);
+        let words = tokens(&code);
+        blocks += words.windows(2).filter(|pair| pair == &["impl", "Rendezvous"]).count();
+        let Some((feature, own)) = FEATURES.iter().find(|(name, _)| module[0] == *name) else {
+            continue;
+        };
+        let writes = words.windows(2).any(|pair| pair == &["mut", "Job"]);
+        assert!(!writes && !words.contains(&"Rendezvous"), "{module:?} changes the job");
+        for (_, other) in FEATURES.iter().filter(|(_, other)| other != own) {
+            if words.contains(other) {
+                reads.insert((*feature, *other));
+            }
+        }
+    }
+    assert_eq!(reads, BTreeSet::from(READS), "return what must follow, or take an argument");
+    assert!(blocks <= 18, "{blocks} parts of `Rendezvous`: give a new feature a struct of its own");
 }
 
 /// The modules that may set a verifier of certificates of their own, and that may implement one.

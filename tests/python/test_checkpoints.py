@@ -304,6 +304,7 @@ def test_slow_disk(folder, monkeypatch):
         values[training.at] = training.values()
         training.checkpoints._next_agree = 0
         training.checkpoints.save(training.at)
+    wait_until(lambda: begun, lambda: "no write has begun")
     assert len(begun) == 1 and names(folder) == []
     may_go.set()
     training.checkpoints._reap(waits=True)

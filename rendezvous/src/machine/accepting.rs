@@ -203,7 +203,7 @@ impl Rendezvous {
             self.job.state.is_adopted = true;
             self.job.state.host = None;
             // Another coordinator has completed that round, and the job may have got further in it.
-            has_news |= self.progress.forget_complete_step();
+            has_news |= self.progress.forget_complete_step(&mut self.out);
             match &mut self.job.phase {
                 Phase::Gathering(_) => {
                     self.enter(Phase::Recovering(Recovering::new(now, known_round, size)));
@@ -226,7 +226,7 @@ impl Rendezvous {
             let (nodes, restarts_used) = (self.job.state.round_size, self.job.state.restarts_used);
             let kind = EventKind::StateLearned { nodes, restarts_used };
             self.out.event_of(&self.job, None, &registration.node.node_id, kind);
-            self.remember();
+            self.out.remember();
         }
     }
 

@@ -99,7 +99,7 @@ impl Rendezvous {
             }
             NodeState::Preparing | NodeState::Ready { .. } | NodeState::Leaving { .. } => {
                 let (round, reason) = (self.newest_round(), self.why_waiting(node));
-                Assignment::Wait { round, reason, memory: self.kept_for_round() }
+                Assignment::Wait { round, reason, memory: self.memory.kept_for_round(&self.job) }
             }
         }
     }

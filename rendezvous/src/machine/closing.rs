@@ -13,6 +13,7 @@ use crate::{
     limits::{FURTHER_FAILURES_MAX, FURTHER_TEXT_MAX, SAME_TIME, TAKEOVER_COURTESY, after},
     machine::Rendezvous,
     message::{JobResult, Outcome, WorkerEnd, WorkerFailure},
+    notices::Notices,
     phase::{Closed, Phase},
     stall::cut,
 };
@@ -29,12 +30,12 @@ impl Rendezvous {
             restarts_used: self.job.state.restarts_used,
             complete_step: self.progress.training().complete_step,
         };
-        self.end_stall(self.job.clock, None);
+        self.end_features();
         let group = self.job.phase.take_group();
         // Stored before any node receives it: some may exit at once, and the others must receive it
         // from a successor.
         self.job.state.closed = Some(outcome.clone());
-        self.remember();
+        self.out.remember();
         let stays_until = self.informs_until(group.as_ref());
         self.enter_closed(outcome, group, stays_until);
         self.finish_once_acknowledged(self.job.clock);
@@ -111,10 +112,10 @@ impl Rendezvous {
         self.job.state.free_rounds = 0;
         self.job.state.early_free_rounds = 0;
         self.memory = self.memory.of_new_run();
-        self.notices_given = 0;
+        self.notices = Notices::new(&self.job.state);
         self.job.roster.forget_tallies();
         self.record_new_run();
-        self.remember();
+        self.out.remember();
     }
 
     /// Takes a step of a coordinator that knows no settings of the job, because no node has

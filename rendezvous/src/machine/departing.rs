@@ -25,7 +25,7 @@ impl Rendezvous {
         let Some(node) = self.job.roster.remove_lost(now, id) else { return };
         info!(node = %id, host = %node.description.host_name, reason = how.kind(), "node lost");
         self.out.record_loss(&self.job, &node, how);
-        self.forget_memory(now, &node);
+        self.forget_memory(&node);
         self.health.forget(id);
         let (departure, since) = match how {
             _ if node.is_leaving() => (Departure::Left, node.last_seen),
@@ -59,7 +59,7 @@ impl Rendezvous {
         info!(node = %id, "node has left");
         if let Some(node) = self.job.roster.remove_for_good(now, id) {
             self.departures.add(&node, Departure::Left, now);
-            self.forget_memory(now, &node);
+            self.forget_memory(&node);
             self.health.forget(id);
             // At the end of a job, all nodes leave.
             if !matches!(self.job.phase, Phase::Closed(_)) {

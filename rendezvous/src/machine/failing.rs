@@ -27,7 +27,7 @@ use crate::{
     limits::{EARLY, QUIET_TIME, SAME_TIME, after},
     machine::{Rendezvous, closing::Failures},
     message::{JobResult, RestartReason, ToNode, WorkerEnd, WorkerFailure},
-    phase::{PendingVerdict, RoundEnd, Running},
+    phase::{PendingVerdict, RoundEnd},
     roster::SentAssignment,
     settings::SharedSettings,
     training::ChargedRound,
@@ -86,7 +86,7 @@ impl Rendezvous {
             .filter(|(other, member)| *other != id && member.state.stays())
             .map(|(other, _)| other.clone())
             .collect();
-        let blamed = self.blamed_by_look();
+        let blamed = self.stalls.blamed(&self.job);
         let verdict = (!by_membership).then(|| PendingVerdict {
             failures: [].into(),
             awaited: awaited.clone(),
@@ -103,17 +103,6 @@ impl Rendezvous {
                 self.out.send(node.peer(), ToNode::Probe { round });
             }
         }
-    }
-
-    /// Returns the member whose worker the others wait for, by the look at the workers of the stalled round.
-    fn blamed_by_look(&self) -> Option<NodeId> {
-        let Some(Running { group, stall: Some(stall), .. }) = self.job.phase.running() else {
-            return None;
-        };
-        let rank = stall.blamed()?;
-        let members = group.table.as_ref()?.member_ranks();
-        let member = members.iter().rev().find(|member| member.first_global_rank <= rank)?;
-        Some(member.node.node_id.clone())
     }
 
     /// Records a failure on `id` in the round that will be judged.
@@ -297,7 +286,7 @@ impl Rendezvous {
         // Without the node, or without a checkpoint that was not read, another start may help.
         if !is_quarantined
             && let Some(result) = self.without_progress(shared)
-            && (has_read || !self.void_unread(round))
+            && (has_read || !self.memory.void_unread(&self.job, round, &mut self.out))
         {
             self.close(result, failures);
             return true;
@@ -320,7 +309,7 @@ impl Rendezvous {
         };
         let cause = self.out.failures.get(&id).copied();
         self.out.event_of(&self.job, cause, &id, kind);
-        self.remember();
+        self.out.remember();
         false
     }
 
@@ -343,10 +332,7 @@ impl Rendezvous {
 
     /// Returns the newest step that all ranks have saved, or that is whole in memory.
     fn newest_saved(&self) -> Option<u64> {
-        let whole = self.memory.whole_since.map(|(checkpoint, _)| checkpoint.step);
-        // A coordinator that has taken over has seen none become whole.
-        let planned = self.memory.plan.as_ref().map(|plan| plan.checkpoint.step);
-        whole.max(planned).max(self.progress.training().saved_step)
+        self.memory.newest_whole_step().max(self.progress.training().saved_step)
     }
 
     /// Remembers where the charged round has failed. Returns false if it began with a checkpoint in memory that the failed worker had not
@@ -359,12 +345,12 @@ impl Rendezvous {
             step,
             rank: failure.global_rank,
             end: failure.end.without_text(),
-            at: self.progress.account().seen(now).age(),
-            began_from_memory: has_read && self.began_from_memory(round),
+            at: self.progress.account.seen(now).age(),
+            began_from_memory: has_read && self.memory.began_round(round),
         };
         self.progress.charge(charged, self.newest_saved());
         if has_read {
-            self.strike_memory(round);
+            self.memory.strike(&self.job, round, &mut self.out);
         }
         has_read
     }

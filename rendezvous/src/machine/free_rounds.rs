@@ -95,7 +95,7 @@ impl Rendezvous {
             if is_quiet {
                 self.job.state.free_rounds = 0;
             }
-            self.remember();
+            self.out.remember();
         }
     }
 

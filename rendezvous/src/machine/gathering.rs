@@ -194,7 +194,7 @@ impl Rendezvous {
             self.close(JobResult::LoopbackMaster { address, host_name }, Failures::default());
             return true;
         }
-        if checkpoint.is_none() && self.waits_for_parts(now) {
+        if checkpoint.is_none() && self.memory.waits_for_parts(&self.job) {
             return false;
         }
         if self.count_free_round() {
@@ -224,18 +224,10 @@ impl Rendezvous {
             table.replaced.get_or_insert_with(|| Replaced { host, by: by.clone() });
             self.out.event_of(&self.job, None, id, EventKind::NodeReplaced { by });
         }
-        self.begin_memory(now, round, &table, checkpoint);
-        self.remember();
+        self.memory.begin_round(&self.job, round, &table, checkpoint, &mut self.out);
+        self.out.remember();
         let group = Group::new(now, round, table, newcomers_to_a_group);
-        self.enter(Phase::Running(Running {
-            group,
-            waiting_since: None,
-            notice: None,
-            stall: None,
-            look: None,
-            places: None,
-            is_look_due: false,
-        }));
+        self.enter(Phase::Running(Running { group, waiting_since: None }));
         for id in &placed {
             if let Some(node) = self.job.roster.get_mut(id) {
                 node.floor = round;
@@ -278,7 +270,7 @@ impl Rendezvous {
             assign_ranks(survivors, newcomers.clone())
         };
         let table = self.lay_out(round, &placed)?;
-        let checkpoint = self.choose_checkpoint(&table);
+        let checkpoint = self.memory.choose(&self.job, &table);
         Some(Draft { placed, newcomers, table, checkpoint })
     }
 

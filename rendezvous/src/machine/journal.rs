@@ -55,7 +55,7 @@ impl Rendezvous {
     pub(super) fn record_closed(&mut self, now: Instant) {
         let Some(outcome) = &self.job.state.closed else { return };
         let kind = EventKind::JobClosed { result: outcome.result.clone() };
-        self.progress.close(now);
+        self.progress.account.close(now);
         self.out.event(&self.job, self.out.trigger.or(self.out.began), None, kind);
         self.job.shown = (PhaseName::Closed, now);
     }
@@ -78,7 +78,7 @@ impl Rendezvous {
             }),
         };
         if let Some(state) = state {
-            self.progress.enter(now, state);
+            self.progress.account.enter(now, state);
         }
         let ((before, _), phase) = (self.job.shown, self.phase_name());
         if before == phase {

@@ -276,7 +276,7 @@ impl Rendezvous {
         {
             recovering.confirmed_claimants.insert(claimant.clone());
         }
-        self.remember();
+        self.out.remember();
     }
 
     /// Notes that no process is left of a member of the last round, if an elected coordinator recovers it.
@@ -451,7 +451,7 @@ impl Rendezvous {
             .saturating_sub(u32::try_from(recovering.left.len()).unwrap_or(u32::MAX));
         info!(%round, nodes = members.len(), "recovered");
         self.record_recovery(members.len(), size);
-        self.memory.may_wait = true;
+        self.memory.await_parts();
         if members.is_empty() && (self.job.roster.is_empty() || self.job.roster.all_leaving()) {
             self.close(JobResult::AllLeft, Failures::default());
             return;

@@ -2,9 +2,10 @@
 
 use std::time::Instant;
 
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::{
+    event::FreeReason,
     group::MemberState,
     ids::NodeId,
     job::Availability,
@@ -80,6 +81,18 @@ impl Rendezvous {
                 self.record(id, failure.map(|failure| *failure));
                 self.record_sign_of_life_by_report(id);
             }
+        }
+    }
+
+    /// Applies a report that a node cannot use the checkpoint with which the round began. A failure that has ended it was a consequence.
+    fn note_unusable_late(&mut self, id: &NodeId) {
+        let Some(unusable) = self.memory.unusable(&self.job, id) else { return };
+        self.memory.note_unusable(&self.job, id, &unusable, &mut self.out);
+        if let Some(regathering) = self.job.phase.regathering_mut()
+            && regathering.verdict.take().is_some()
+        {
+            info!(node = %id, "failure not charged: the checkpoint in memory cannot be used");
+            self.out.record_free_failure(&self.job, FreeReason::MemoryUnusable);
         }
     }
 

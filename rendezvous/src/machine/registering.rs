@@ -179,8 +179,8 @@ impl Rendezvous {
         {
             node.has_reported = true;
         }
-        self.follow_memory(now, &id);
-        self.note_killed_agent(&id);
+        self.follow_memory(&id);
+        self.memory.note_killed_agent(&self.job, &id, &mut self.out);
         if counts {
             self.on_report(now, &id);
         } else {

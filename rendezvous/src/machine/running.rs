@@ -20,15 +20,19 @@ use crate::{
 impl Rendezvous {
     /// Applies the state that a member has reported.
     pub(super) fn on_report_in_running(&mut self, now: Instant, id: &NodeId) {
-        if let Some(unusable) = self.unusable(id) {
-            self.end_unusable(now, id, unusable);
+        if let Some(unusable) = self.memory.unusable(&self.job, id) {
+            self.memory.note_unusable(&self.job, id, &unusable, &mut self.out);
+            let host_name = self.job.host_name(id);
+            info!(node = %id, why = unusable.why.kind(), "the checkpoint in memory cannot be used");
+            // A failure of its workers is a consequence.
+            self.end_round(now, RestartReason::MemoryUnusable { host_name, unusable });
             return;
         }
-        if let Some(reason) = self.health.why_end(now, &self.job, id, self.is_saving()) {
+        if let Some(reason) = self.health.why_end(now, &self.job, id, self.notices.is_saving()) {
             self.end_round(now, RoundEnd { loss: Some(now), ..reason.into() });
             return;
         }
-        let Some(Running { group, notice, .. }) = self.job.phase.running_mut() else { return };
+        let Some(Running { group, .. }) = self.job.phase.running_mut() else { return };
         let Some(node) = self.job.roster.get(id).filter(|_| group.held(id).is_some()) else {
             return;
         };
@@ -56,14 +60,14 @@ impl Rendezvous {
         }
         match state {
             NodeState::Leaving { .. } => {}
-            NodeState::Running => self.note_running(now, id),
-            NodeState::Succeeded if notice.as_mut().is_some_and(|phase| phase.note_exit(id)) => {
-                self.note_running(now, id);
+            NodeState::Running => self.note_running(id),
+            NodeState::Succeeded if self.notices.note_exit(id) => {
+                self.note_running(id);
             }
             NodeState::Succeeded => {
                 group.set_succeeded(id);
                 let group_round = group.round;
-                self.note_running(now, id);
+                self.note_running(id);
                 info!(round = %group_round, node = %id, "node succeeded");
             }
             NodeState::Stopping | NodeState::Preparing | NodeState::Ready { .. } => {
@@ -80,12 +84,11 @@ impl Rendezvous {
     }
 
     /// Notes that the workers of a member run.
-    fn note_running(&mut self, now: Instant, id: &NodeId) {
+    fn note_running(&mut self, id: &NodeId) {
         if let Some(Running { group, .. }) = self.job.phase.running_mut()
             && group.note_running(id)
-            && self.progress.workers_started(now, &self.job, &mut self.out)
         {
-            self.remember();
+            self.progress.workers_started(&self.job, &mut self.out);
         }
     }
 
@@ -99,21 +102,11 @@ impl Rendezvous {
     ) {
         let (Some(progress), Some(group)) = (progress, self.job.run_by(id)) else { return };
         let round = group.round;
-        if !self.progress.record_steps(now, round, id, &progress) {
+        if !self.progress.record_steps(now, round, id, &progress, &mut self.out) {
             return;
         }
-        let mut must_remember = self.progress.note_step(progress.source, progress.highest);
-        let progress = self.progress.of_round(now, round);
-        if let Some(progress) = &progress {
-            must_remember |= self.progress.record_progress(now, &self.job, progress, &mut self.out);
-        }
-        if must_remember {
-            self.remember();
-        }
-        if let Some(progress) = progress
-            && self.progress.account().quiet_for(now).is_zero()
-        {
-            self.end_stall(now, Some(progress.step));
+        if let Some(step) = self.progress.follow_steps(&self.job, round, &mut self.out) {
+            self.stalls.end_stall(&self.job, Some(step), &mut self.out);
         }
         self.follow_stall(now);
         // A worker that was named as hung may have made a step.
@@ -122,10 +115,8 @@ impl Rendezvous {
 
     /// Records the newest checkpoint of a member.
     pub(super) fn record_checkpoint(&mut self, now: Instant, id: &NodeId, checkpoint: &Checkpoint) {
-        if let Some(group) = self.job.run_by(id)
-            && self.progress.record_checkpoint(now, group, id, checkpoint)
-        {
-            self.remember();
+        if let Some(group) = self.job.run_by(id) {
+            self.progress.record_checkpoint(now, group, id, checkpoint, &mut self.out);
         }
     }
 
@@ -159,7 +150,7 @@ impl Rendezvous {
             self.close(JobResult::Succeeded, Failures::default());
             return true;
         }
-        if self.step_of_notice(now, shared) {
+        if self.step_of_notice(now) {
             return true;
         }
         if self.have_all_left() {
@@ -176,7 +167,7 @@ impl Rendezvous {
             return false;
         }
         if !shared.notice.is_zero() && self.progress.training().saved_step.is_some() {
-            self.give_notice_for_members(now, shared);
+            self.notices.give_for_members(&self.job, shared, &mut self.out);
             return true;
         }
         self.end_for_waiting(now, None);
@@ -200,10 +191,9 @@ impl Rendezvous {
         shared: SharedSettings,
     ) -> Option<Instant> {
         let voluntary = self.voluntary_at(running, shared);
-        let (calm, notice) = (self.calms_down_at(running), self.notice_deadline(running));
-        let (stall, look, hang) =
-            (self.stall_deadline(), self.look_deadline(), self.hang_deadline());
-        [voluntary, calm, notice, stall, look, hang].into_iter().flatten().min()
+        let (calm, notice) = (self.calms_down_at(running), self.notices.deadline(&self.job));
+        let stall = self.stalls.deadline(&self.job, &self.progress);
+        [voluntary, calm, notice, stall].into_iter().flatten().min()
     }
 
     /// Returns the time at which the round is interrupted for waiting nodes, if nothing else happens.
@@ -220,7 +210,7 @@ impl Rendezvous {
             && !running.group.any_succeeded()
             && running.group.leavers().is_empty()
             && self.job.roster.noticed().is_empty()
-            && !self.is_saving();
+            && !self.notices.is_saving();
         let waiting_since = running.waiting_since.filter(|_| may)?;
         Some(self.spacing.earliest(waiting_since, shared.timeouts.join_settle))
     }
@@ -241,15 +231,20 @@ impl Rendezvous {
     /// Ends the running round. All members stop, and the next round waits for them.
     pub(super) fn end_round(&mut self, now: Instant, end: impl Into<RoundEnd>) {
         let end = end.into();
-        self.record_abandoned_phase(now);
-        self.end_stall(now, None);
+        self.end_features();
         self.forgive_charges(now);
         let Some(group) = self.job.phase.take_group() else { return };
         let reason = end.reason.kind();
         info!(round = %group.round, nodes = group.size, reason, "round ended");
         self.job.shown = (PhaseName::Stopping, now);
-        self.progress.end_round(now, &self.job, group.round, &end.reason, &mut self.out);
+        self.progress.end_round(&self.job, group.round, &end.reason, &mut self.out);
         self.regather(now, group, end);
+    }
+
+    /// Ends what belongs to the running round, if one runs.
+    pub(super) fn end_features(&mut self) {
+        self.notices.end_round(&self.job, &mut self.out);
+        self.stalls.end_round(&self.job, &mut self.out);
     }
 
     /// Waits for the members of a round that has ended.

@@ -91,15 +91,7 @@ impl Rendezvous {
 
     /// Returns the newest round.
     pub fn newest_round(&self) -> RoundId {
-        match &self.job.phase {
-            Phase::Recovering(recovering) => recovering.round,
-            Phase::Running(_) | Phase::Regathering(_) | Phase::Gathering(_) | Phase::Closed(_) => {
-                self.job.phase.group().map_or(
-                    RoundId { term: self.job.state.term, round: self.job.state.round },
-                    |group| group.round,
-                )
-            }
-        }
+        self.job.newest_round()
     }
 
     /// Returns the visible state of the job at `now`.
@@ -156,13 +148,13 @@ impl Rendezvous {
             refused_peers: Vec::new(),
             unreached: Vec::new(),
             progress: self.progress.of_round(now, self.newest_round()),
-            saving: self.saving(now),
+            saving: self.notices.saving(now, &self.job),
             checkpoints: self.progress.checkpoint_times(&self.job),
             saved_step: self.progress.training().saved_step,
             save_failed: self.progress.failed_save(),
-            stall: self.stall(now),
-            look: self.shown_look(now),
-            memory: self.memory_status(now),
+            stall: self.stalls.stall(now),
+            look: self.stalls.shown_look(now),
+            memory: self.memory.status(now, &self.job),
             refused_clients: self
                 .job
                 .phase

@@ -91,7 +91,6 @@ impl Progress {
     /// Records the end of a round. If its workers have made no progress, the restart that began it is counted now.
     pub(crate) fn end_round(
         &mut self,
-        now: Instant,
         job: &Job,
         round: RoundId,
         reason: &RestartReason,
@@ -105,59 +104,58 @@ impl Progress {
             } else {
                 None
             };
-        self.account.round_ended(now, hung_for);
+        self.account.round_ended(job.clock, hung_for);
         if let Some(restart) = &self.restarts.newest
             && restart.counted.is_none()
         {
-            self.count_restart(now, job, None, false, out);
+            self.count_restart(job, None, false, out);
         }
         let event =
             out.event(job, out.trigger, None, EventKind::RoundEnded { reason: reason.clone() });
         out.began = Some(event);
-        self.begin_restart(now, reason.into(), Some(event));
+        self.begin_restart(job.clock, reason.into(), Some(event));
     }
 
     /// Records that all nodes of the round have started their workers.
-    #[must_use]
-    pub(crate) fn workers_started(&mut self, now: Instant, job: &Job, out: &mut Effects) -> bool {
+    pub(crate) fn workers_started(&mut self, job: &Job, out: &mut Effects) {
         out.event(job, out.admitted, None, EventKind::WorkersStarted);
-        self.account.started(now);
-        // The workers of a job without steps may do work that no step shows.
-        let is_new_work = !self.training.has_steps && self.forget_complete_step();
-        let is_counted = self.account.is_unknown() && self.count_restart(now, job, None, true, out);
-        is_new_work || is_counted
+        self.account.started(job.clock);
+        if !self.training.has_steps {
+            // Its workers may do work that no step shows.
+            self.forget_complete_step(out);
+        }
+        if self.account.is_unknown() {
+            self.count_restart(job, None, true, out);
+        }
     }
 
-    /// Records a sign of progress.
-    #[must_use]
-    pub(crate) fn record_progress(
+    /// Applies the steps of the running round to the account: they are a sign of progress. Returns the step of the job, if a stall is over.
+    pub(crate) fn follow_steps(
         &mut self,
-        now: Instant,
         job: &Job,
-        progress: &JobProgress,
+        round: RoundId,
         out: &mut Effects,
-    ) -> bool {
-        let JobProgress { step, step_time, source, .. } = *progress;
+    ) -> Option<u64> {
+        let JobProgress { step, step_time, source, .. } = self.of_round(job.clock, round)?;
         let is_read = source == StepSource::Read;
-        let first = self.account.progress(now, step, step_time, is_read);
-        let Some(redone) = first else { return false };
-        out.event(job, out.admitted, None, EventKind::FirstProgress { step });
-        let has_changed = self.count_restart(now, job, Some(redone), true, out);
-        self.restarts.newest = None;
-        has_changed
+        if let Some(redone) = self.account.progress(job.clock, step, step_time, is_read) {
+            out.event(job, out.admitted, None, EventKind::FirstProgress { step });
+            self.count_restart(job, Some(redone), true, out);
+            self.restarts.newest = None;
+        }
+        self.account.quiet_for(job.clock).is_zero().then_some(step)
     }
 
     /// Counts the restart that has brought the job to its current state. Replaces a cost that was counted before.
     fn count_restart(
         &mut self,
-        now: Instant,
         job: &Job,
         redone_steps: Option<u64>,
         is_complete: bool,
         out: &mut Effects,
-    ) -> bool {
-        let times = self.account.seen(now);
-        let Some(restart) = &mut self.restarts.newest else { return false };
+    ) {
+        let times = self.account.seen(job.clock);
+        let Some(restart) = &mut self.restarts.newest else { return };
         let stages = RestartStages::of(&times.since(&restart.before), restart.saving);
         let cost = RestartCost { why: restart.why, stages, redone_steps, is_complete };
         let sum = &mut self.restarts.sums[restart.why as usize];
@@ -169,8 +167,10 @@ impl Progress {
         let has_changed = *sum != before;
         self.restarts.last_cost = Some(cost.clone());
         out.event(job, restart.event, None, EventKind::RestartCost(cost));
-        // Otherwise, changes that are stored follow the end of the round.
-        is_complete && has_changed
+        if is_complete && has_changed {
+            // Otherwise, changes that are stored follow the end of the round.
+            out.remember();
+        }
     }
 
     /// Returns the cost of the last restart.

@@ -73,8 +73,7 @@ fn failure_is_repeated_when_ready() {
     let mut registration = t.registration_of("a", ready());
     registration.report.failure = Some(Box::new(failure("a", SECOND)));
     let did = t.register_with(registration.clone());
-    let complete = [Did::Remember(1, 1), Did::Remember(2, 1), Did::Admit("a", 2, 0)];
-    assert_eq!(did, [&[Did::Welcome("a")][..], &complete].concat());
+    assert_eq!(did, [Did::Welcome("a"), Did::Remember(2, 1), Did::Admit("a", 2, 0)]);
     registration.stream.0 += 1;
     t.registrations.insert("a".to_owned(), registration.stream);
     assert_eq!(t.register_with(registration), [Did::Welcome("a"), Did::Admit("a", 2, 0)]);

@@ -263,7 +263,7 @@ fn success_is_repeated_after_a_failure() {
     let did = t.fail("b", Duration::ZERO);
     assert_eq!(did, [Did::Probe("a"), Did::Restart("a", 1)]);
     assert_eq!(t.back("a"), [Did::Wait("a", WaitReason::Gathering)]);
-    assert_eq!(t.back("b").len(), 4);
+    assert_eq!(t.back("b").len(), 3);
 }
 
 /// A node that runs workers in a round of which it is not a member is evicted, and joins again.

@@ -8,7 +8,7 @@ use std::{
 use crate::{
     ids::NodeId,
     message::{NOTICE_HOSTS_MAX, Notice, NoticeKind, Saved},
-    saved_steps::SavedSteps,
+    progress::saved_steps::SavedSteps,
 };
 
 /// A phase that ends earlier by less than this time is not worth another message.

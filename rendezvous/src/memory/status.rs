@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use crate::{
     event::StrikeReason,
     ids::{GlobalRank, GroupRank},
+    job::Job,
     limits::millis,
-    machine::Rendezvous,
+    memory::JobMemory,
     message::{CheckpointId, LINE_MAX, MemoryReport, PartPlace},
     snapshot::{MemoryBytes, MemoryStatus, grouped},
     table::Table,
@@ -57,25 +58,25 @@ impl Reported {
     }
 }
 
-impl Rendezvous {
+impl JobMemory {
     /// Returns the state of the checkpoints in memory; `None` if the script has saved none.
-    pub(super) fn memory_status(&self, now: Instant) -> Option<MemoryStatus> {
-        let off = self.memory_off();
-        if !self.memory.has_reports && off.is_none() {
+    pub(crate) fn status(&self, now: Instant, job: &Job) -> Option<MemoryStatus> {
+        let off = self.why_off();
+        if !self.has_reports && off.is_none() {
             return None;
         }
-        let reported = self.memory.reported.get_or_init(|| self.reported());
-        let is_void = |id: &CheckpointId| self.memory.tried.is_void(*id);
-        let planned = self.memory.plan.as_ref().map(|plan| plan.checkpoint);
-        let newest = self.memory.whole.max(planned).filter(|id| !is_void(id));
+        let reported = self.reported.get_or_init(|| reported(job));
+        let is_void = |id: &CheckpointId| self.tried.is_void(*id);
+        let planned = self.plan.as_ref().map(|plan| plan.checkpoint);
+        let newest = self.whole.max(planned).filter(|id| !is_void(id));
         let used = reported.has_parts || reported.waits.is_some() || newest.is_some();
         // After a strike, no node holds a part.
-        if !used && off.is_none() && self.memory.tried.struck().is_none() {
+        if !used && off.is_none() && self.tried.struck().is_none() {
             return None;
         }
-        let is_copied = newest.is_some_and(|id| self.memory.holdings.is_copied(id));
-        let since = self.memory.whole_since.filter(|(id, _)| Some(*id) == newest);
-        let mut text = self.memory_text(off, reported, newest, is_copied);
+        let is_copied = newest.is_some_and(|id| self.holdings.is_copied(id));
+        let since = self.whole_since.filter(|(id, _)| Some(*id) == newest);
+        let mut text = self.text(job, off, reported, newest, is_copied);
         if let Some(text) = &mut text {
             text.truncate(text.floor_char_boundary(LINE_MAX));
         }
@@ -87,32 +88,17 @@ impl Rendezvous {
             needed: reported.needed,
             limit: reported.limit,
             bytes: reported.bytes,
-            copy_ms: self.memory.copy_time.map(millis),
-            waited_ms: millis(self.memory.waited.until(now)),
+            copy_ms: self.copy_time.map(millis),
+            waited_ms: millis(self.waited.until(now)),
             text,
         })
     }
 
-    fn reported(&self) -> Reported {
-        let mut reported = Reported::default();
-        for (_, node) in self.job.roster.iter() {
-            node.memory.iter().for_each(|report| reported.add(report));
-        }
-        let table = self.job.phase.group().and_then(|group| group.table.as_ref());
-        let members = table.map_or(&[][..], Table::member_ranks);
-        for (rank, ranks) in (0..).map(GroupRank).zip(members) {
-            let node = self.job.roster.get(&ranks.node.node_id);
-            if let Some(report) = node.and_then(|node| node.memory.as_deref()) {
-                reported.add_member(rank, report);
-            }
-        }
-        reported
-    }
-
     /// Returns the reason why there is no newer checkpoint or no copy. Agents have written the reasons that only they
     /// know.
-    fn memory_text(
+    fn text(
         &self,
+        job: &Job,
         off: Option<String>,
         reported: &Reported,
         newest: Option<CheckpointId>,
@@ -122,7 +108,7 @@ impl Rendezvous {
             return Some(format!("off: {why}"));
         }
         let obstacle = reported.obstacle.as_ref();
-        let obstacle = obstacle.map(|(rank, text)| self.with_buddy_host(*rank, text));
+        let obstacle = obstacle.map(|(rank, text)| self.with_buddy_host(job, *rank, text));
         let obstacle = obstacle.as_deref();
         let is_sentence = |text: &str| {
             let beginnings = ["no copies: ", "off: ", "waits: "];
@@ -146,8 +132,8 @@ impl Rendezvous {
     }
 
     fn struck_text(&self) -> Option<String> {
-        let step = grouped(self.memory.tried.struck()?.step);
-        Some(match self.memory.struck {
+        let step = grouped(self.tried.struck()?.step);
+        Some(match self.struck {
             Some(StrikeReason::Failures) => format!("struck off: two failures after step {step}"),
             Some(StrikeReason::Sum) => format!("struck off: the checksum of step {step} is wrong"),
             Some(StrikeReason::Script) => format!("struck off: the script has refused step {step}"),
@@ -158,4 +144,20 @@ impl Rendezvous {
             None => format!("struck off: step {step}"),
         })
     }
+}
+
+fn reported(job: &Job) -> Reported {
+    let mut reported = Reported::default();
+    for (_, node) in job.roster.iter() {
+        node.memory.iter().for_each(|report| reported.add(report));
+    }
+    let table = job.phase.group().and_then(|group| group.table.as_ref());
+    let members = table.map_or(&[][..], Table::member_ranks);
+    for (rank, ranks) in (0..).map(GroupRank).zip(members) {
+        let node = job.roster.get(&ranks.node.node_id);
+        if let Some(report) = node.and_then(|node| node.memory.as_deref()) {
+            reported.add_member(rank, report);
+        }
+    }
+    reported
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::{
     event::EventId, ids::GlobalRank, limits::millis, message::Hung, snapshot::Stall,
-    stall::Explanation,
+    stalls::explain::Explanation,
 };
 
 /// A round whose workers make no progress.
