@@ -10,6 +10,7 @@ Of a program that succeeds it prints one line, of another one everything. At the
 """
 
 import argparse
+import contextlib
 import json
 import os
 import queue
@@ -28,7 +29,8 @@ CPUS = os.cpu_count() or 1
 
 
 class Kind(NamedTuple):
-    """A kind of programs. Those of one kind run one after the other, and the kinds side by side."""
+    """A kind of programs. Those of one kind run one after the other, and the kinds side by side. When the computing ones are over, two of
+    the waiting ones run at once."""
 
     # Tests that run at once.
     threads: int
@@ -140,14 +142,18 @@ def run(program):
 def run_all(programs):
     """Yields each program's end as it comes."""
     ended = queue.SimpleQueue()
+    left = {kind: queue.SimpleQueue() for kind in KINDS}
+    for program in programs:
+        left[program.kind].put(program)
 
-    def work(kind):
-        for program in programs:
-            if program.kind == kind:
-                ended.put(run(program))
+    def work(*kinds):
+        for kind in kinds:
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    ended.put(run(left[kind].get_nowait()))
 
-    for kind in KINDS:
-        threading.Thread(target=work, args=(kind,), daemon=True).start()
+    for kinds in [("simulation",), ("computing", "waiting"), ("waiting",)]:
+        threading.Thread(target=work, args=kinds, daemon=True).start()
     for _ in programs:
         yield ended.get()
 

@@ -32,6 +32,8 @@ struct Draft {
     placed: Vec<NodeId>,
     /// Those of them that were not in the last round.
     newcomers: Vec<NodeId>,
+    /// The members that have lost their places to spares, each with its spare.
+    replaced: Vec<(NodeId, NodeId)>,
     table: Table,
     checkpoint: Option<Chosen>,
 }
@@ -162,44 +164,46 @@ impl Rendezvous {
         if self.health.list_awaited_until(now).is_some() || self.memory.is_waiting(now) {
             return false;
         }
-        let room = shared.nodes.fit(self.candidates(shared));
-        let survivors = self.survivors(room);
         let round = RoundId { term: self.job.state.term, round: self.job.state.round.next() };
-        let Some(mut draft) = self.draft(now, round, survivors.clone(), room, shared) else {
-            return false;
-        };
-        let replaced = self.replaced(now, &survivors, room);
-        let mut spares = Vec::new();
-        if !replaced.is_empty() {
-            let kept = survivors.into_iter().filter(|(_, id)| !replaced.contains(id)).collect();
-            if let Some(other) = self.draft(now, round, kept, room, shared) {
-                let known: BTreeSet<&NodeId> = draft.placed.iter().collect();
-                spares.extend(other.newcomers.iter().filter(|id| !known.contains(id)).cloned());
-                if self.is_as_good(&other, &draft, &replaced, &spares) {
-                    draft = other;
-                } else {
-                    spares.clear();
-                }
-            }
-        }
-        let Draft { placed, newcomers, mut table, checkpoint } = draft;
-        let newcomer_count = newcomers.len();
-        let has_group = newcomer_count < placed.len();
-        // A node that takes the place of a failed one is no new node, so its failure counts.
-        let is_new = |id: &&NodeId| has_group && !spares.contains(*id);
-        let newcomers_to_a_group =
-            newcomers.iter().filter(is_new).cloned().collect::<BTreeSet<_>>();
-        if let Some(master) = table.loopback_master() {
+        let Some(draft) = self.best_draft(now, round, shared) else { return false };
+        if let Some(master) = draft.table.loopback_master() {
             let (address, host_name) = (master.address.clone(), master.host_name.clone());
             self.close(JobResult::LoopbackMaster { address, host_name }, Failures::default());
             return true;
         }
-        if checkpoint.is_none() && self.memory.waits_for_parts(&self.job) {
+        if draft.checkpoint.is_none() && self.memory.waits_for_parts(&self.job) {
             return false;
         }
-        if self.count_free_round() {
-            return true;
+        if !self.count_free_round() {
+            self.begin_round(now, round, draft);
         }
+        true
+    }
+
+    /// Returns the next round; `None` if it is not complete. Spares take the places of suspected members, if the round is as good with them.
+    fn best_draft(&self, now: Instant, round: RoundId, shared: SharedSettings) -> Option<Draft> {
+        let room = shared.nodes.fit(self.candidates(shared));
+        let survivors = self.survivors(room);
+        let draft = self.draft(now, round, survivors.clone(), room, shared)?;
+        let replaced = self.replaced(now, &survivors, room);
+        if replaced.is_empty() {
+            return Some(draft);
+        }
+        let kept = survivors.into_iter().filter(|(_, id)| !replaced.contains(id)).collect();
+        let Some(other) = self.draft(now, round, kept, room, shared) else { return Some(draft) };
+        let known: BTreeSet<&NodeId> = draft.placed.iter().collect();
+        let spares = other.newcomers.iter().filter(|id| !known.contains(id));
+        let replaced: Vec<_> = replaced.into_iter().zip(spares.cloned()).collect();
+        Some(if self.is_as_good(&other, &draft, &replaced) {
+            Draft { replaced, ..other }
+        } else {
+            draft
+        })
+    }
+
+    /// Begins a round. Its events have the order of these calls.
+    fn begin_round(&mut self, now: Instant, round: RoundId, draft: Draft) {
+        let Draft { placed, newcomers, replaced, mut table, checkpoint } = draft;
         let (nodes, workers) = (placed.len(), table.world_size());
         info!(%round, nodes, workers, "round admitted");
         self.departures.clear();
@@ -217,8 +221,8 @@ impl Rendezvous {
         });
         self.health.begin_round(now, &self.job, &placed, &mut self.out);
         self.progress.begin_round(now, workers);
-        self.record_admission(now, workers, newcomer_count);
-        for (id, by) in replaced.iter().zip(&spares) {
+        self.record_admission(now, workers, newcomers.len());
+        for (id, by) in &replaced {
             let (host, by) = (self.job.host_name(id), self.job.host_name(by));
             info!(node = %id, %by, "node replaced: its worker has failed");
             table.replaced.get_or_insert_with(|| Replaced { host, by: by.clone() });
@@ -226,7 +230,11 @@ impl Rendezvous {
         }
         self.memory.begin_round(&self.job, round, &table, checkpoint, &mut self.out);
         self.out.remember();
-        let group = Group::new(now, round, table, newcomers_to_a_group);
+        let has_group = newcomers.len() < nodes;
+        // A node that takes the place of a failed one is no new node, so its failure counts.
+        let is_new = |id: &NodeId| has_group && !replaced.iter().any(|(_, spare)| spare == id);
+        let newcomers = newcomers.into_iter().filter(is_new).collect();
+        let group = Group::new(now, round, table, newcomers);
         self.enter(Phase::Running(Running { group, waiting_since: None }));
         for id in &placed {
             if let Some(node) = self.job.roster.get_mut(id) {
@@ -235,7 +243,6 @@ impl Rendezvous {
             }
             self.index_readiness(id);
         }
-        true
     }
 
     /// Returns the ready members of the last round, by their rank in it. If there are more than
@@ -271,7 +278,7 @@ impl Rendezvous {
         };
         let table = self.lay_out(round, &placed)?;
         let checkpoint = self.memory.choose(&self.job, &table);
-        Some(Draft { placed, newcomers, table, checkpoint })
+        Some(Draft { placed, newcomers, replaced: Vec::new(), table, checkpoint })
     }
 
     /// Returns the survivors that lose their place to spares. They are in this order: the most suspected first, and of equal ones the
@@ -302,18 +309,13 @@ impl Rendezvous {
 
     /// Returns true if a round without these suspects begins with the same checkpoint as one with them, has as many workers, and
     /// has room for its copies.
-    fn is_as_good(
-        &self,
-        other: &Draft,
-        draft: &Draft,
-        replaced: &[NodeId],
-        spares: &[NodeId],
-    ) -> bool {
+    fn is_as_good(&self, other: &Draft, draft: &Draft, replaced: &[(NodeId, NodeId)]) -> bool {
         let checkpoint = |draft: &Draft| {
             draft.checkpoint.as_ref().map(|chosen| (chosen.checkpoint, chosen.is_resharded()))
         };
         let memory = |id: &NodeId| self.job.roster.get(id)?.memory.as_deref();
-        let needed = replaced.iter().filter_map(memory).map(|memory| memory.needed).max();
+        let needed =
+            replaced.iter().filter_map(|(id, _)| memory(id)).map(|memory| memory.needed).max();
         let needed = needed.filter(|needed| *needed > 0);
         let has_room = |id: &NodeId| {
             let memory = memory(id).filter(|memory| memory.address.is_some());
@@ -322,7 +324,7 @@ impl Rendezvous {
         other.table.world_size() == draft.table.world_size()
             && other.table.loopback_master().is_none()
             && checkpoint(other) == checkpoint(draft)
-            && spares.iter().all(has_room)
+            && replaced.iter().all(|(_, spare)| has_room(spare))
     }
 
     /// Returns the nodes that wait for a place in the order in which they get one: the unhealthy and excluded last, and before them the
