@@ -272,7 +272,7 @@ class Folder:
         _sync([self.path])
         # A later step is damaged, and counts only when training is there again.
         for old in [each for each in self._steps() if each <= step][: -self._keep]:
-            # Somebody else may have removed it.
+            # It may have been removed meanwhile.
             with suppress(OSError):
                 _remove(self._of(old).rename(self.path / f".deleted-{old}-{self._token}"))
 

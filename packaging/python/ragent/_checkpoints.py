@@ -188,7 +188,7 @@ class CheckpointManager:
             if self._group.rank == 0:
                 saved(step, seconds=self._stopped, whole=True)
             return
-        # Somebody waits for the answer to a notice.
+        # A notice may wait for this checkpoint.
         self._written, self._due = -1, min(self._due, now + max(_RETRY, 0 if self._is_wanted else self._every / 4))
         if self._group.rank == 0:
             save_failed(f"step {step}: {self._folder.error}")
