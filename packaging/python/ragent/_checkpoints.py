@@ -192,7 +192,8 @@ class CheckpointManager:
         self._written, self._due = -1, min(self._due, now + max(_RETRY, 0 if self._is_wanted else self._every / 4))
         if self._group.rank == 0:
             save_failed(f"step {step}: {self._folder.error}")
-            warnings.warn(f"failed to write step {step} to `{self._folder.path}`: {self._folder.error}; training goes on", RuntimeWarning)
+            # Without the step, Python prints it once for each reason.
+            warnings.warn(f"failed to write to `{self._folder.path}`: {self._folder.error}; training goes on", RuntimeWarning)
 
     def _end(self) -> None:
         """Ends the script while a write goes on. Python must not: a thread in the code of torch would abort the process."""
