@@ -137,7 +137,7 @@ test-torch-versions:
 	for version in $(TORCH_VERSIONS); do \
 		scripts/setup-venv.sh torch-$$version && \
 		TORCH_VERSIONS=$$version $(CARGO) test --workspace --locked --test torch -- older_torch && \
-		{ [ $$version = 2.1 ] || .venvs/torch-$$version/bin/python -m pytest tests/python/test_memory*.py tests/python/test_checkpoints*.py; } && \
+		{ [ $$version = 2.1 ] || .venvs/torch-$$version/bin/python -m pytest tests/python/test_memory*.py tests/python/test_checkpoints*.py tests/python/test_batches.py; } && \
 		rm -rf .venvs/torch-$$version || exit 1; \
 	done
 

@@ -17,8 +17,8 @@ from elastic import WORKERS_PER_NODE, Elastic, Launcher, NotRunning, Worker
 DIGITS_WORKER = Path(__file__).resolve().with_name("digits_worker.py")
 NODES, WORKERS = 3, 3 * WORKERS_PER_NODE
 NOTICE_S = 20
-# About as long as an epoch: 240 steps with six workers, and 360 with four. All nodes have one working folder.
-WORDS = [str(DIGITS_WORKER), "--folder", ".", "--save-every", "4", "--epochs", "100000", "--batch-size", "1"]
+# About as long as an epoch, which has 240 steps. All nodes have one working folder.
+WORDS = [str(DIGITS_WORKER), "--folder", ".", "--save-every", "4", "--epochs", "100000", "--batch-size", "6"]
 ENV = {"PYTHON_EXEC": sys.executable, "GLOO_SOCKET_IFNAME": "lo"}
 # Checkpoints before the signal, which comes half an epoch after the last one.
 CALM_EPOCHS = 2

@@ -3,8 +3,8 @@
     ragent --nproc-per-node 2 --notice 60 examples/accelerate/train.py --folder checkpoints
 
 Ask for a checkpoint from another terminal with `ragent notice save`, or end the job with `ragent notice end`. Start it again, and it
-goes on at the step that all ranks have saved. The folder must be the same on all nodes. Without ragent as its launcher, the script
-saves every `--save-every` steps only.
+goes on at the step that all ranks have saved, also with another number of workers that divides 24. The folder must be the same on all
+nodes. Without ragent as its launcher, the script saves every `--save-every` steps only.
 """
 
 import argparse
@@ -14,20 +14,22 @@ from pathlib import Path
 
 import ragent
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, DataLoaderConfiguration
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, TensorDataset
 
 
 def main():
     args = parse_args()
-    accelerator = Accelerator(cpu=not torch.cuda.is_available())
+    # A batch is divided among the ranks, so its size and `len(loader)` do not depend on their number.
+    accelerator = Accelerator(cpu=not torch.cuda.is_available(), dataloader_config=DataLoaderConfiguration(split_batches=True))
     torch.manual_seed(0)
-    inputs = torch.randn(512, 8)
+    # Whole batches only. accelerate would fill up the last one, in another way with another number of ranks.
+    inputs = torch.randn(480, 8)
     data = TensorDataset(inputs, inputs.sum(dim=1, keepdim=True))
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(data, batch_size=8))
+    model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(data, batch_size=24))
 
     step = resume(accelerator, args.folder)
     while step < args.steps:

@@ -1,13 +1,13 @@
 """Trains a small network on handwritten digits with DistributedDataParallel.
 
 It reads RANK, WORLD_SIZE, MASTER_ADDR and the like through init_process_group(), so any launcher can start it. It works with
-any number of workers, and may be killed and started again at any time, with more or fewer of them.
+any number of workers, and may be killed and started again at any time, with more or fewer of them. The batches stay the same.
 
     mkdir digits
     ragent --nnodes 1 --nproc-per-node 4 examples/digits/train.py --folder digits
 
-It goes on from the newest checkpoint in memory or in the folder, by the Python module of ragent. Without a folder it needs
-no module, and saves nothing.
+It goes on from the newest checkpoint in memory or in the folder. Without a folder, it saves nothing. It needs the Python module
+of ragent.
 """
 
 import argparse
@@ -21,12 +21,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+import ragent
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 # Reports go to the agent of ragent, if that is the launcher.
 AGENT = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
@@ -41,27 +42,26 @@ def main():
     rank, world_size = dist.get_rank(), dist.get_world_size()
 
     train_set, test_set = load_digits(device)
-    sampler = DistributedSampler(train_set)
-    batches = DataLoader(train_set, batch_size=args.batch_size, sampler=sampler)
+    sampler = ragent.GlobalBatchSampler(train_set, args.batch_size)
+    batches = DataLoader(train_set, batch_sampler=sampler)
 
     model = nn.Sequential(
         nn.Conv2d(1, 16, kernel_size=3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(16 * 4 * 4, 64), nn.ReLU(), nn.Linear(64, 10),
     ).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    # Images, since with another number of workers an epoch has another number of steps.
-    state = {"model": model, "optimizer": optimizer, "done": {"epochs": 0, "images": 0}}
-    checkpoints = checkpoints_in(args.folder, state, args.save_every)
+    state = {"model": model, "optimizer": optimizer, "sampler": sampler}
+    # All ranks have the same state.
+    checkpoints = args.folder and ragent.CheckpointManager(args.folder, state, every=args.save_every, replicated=True)
     step = checkpoints.load() if checkpoints else 0
     if rank == 0 and step:
-        print(f"resumed after step {step}, in epoch {state['done']['epochs'] + 1}", flush=True)
+        print(f"resumed after step {step}, in epoch {sampler.epoch + 1}", flush=True)
     parallel = DistributedDataParallel(model)
 
     accuracy = test(model, test_set)
-    for epoch in range(state["done"]["epochs"], args.epochs):
+    for epoch in range(sampler.epoch, args.epochs):
         start = time.monotonic()
-        sampler.set_epoch(epoch)  # another shuffle each epoch, the same on every worker
-        step, loss = train(parallel, optimizer, batches, step, args.epochs, state, checkpoints)
+        step, loss = train(parallel, optimizer, sampler, batches, step, args.epochs, checkpoints)
         accuracy = test(model, test_set)
         if rank == 0:
             print(
@@ -112,27 +112,21 @@ def load_digits(device):
     )
 
 
-def train(parallel, optimizer, batches, step, epochs, state, checkpoints):
+def train(parallel, optimizer, sampler, batches, step, epochs, checkpoints):
     """Trains to the end of the epoch. Returns the number of all steps, and the mean loss over all workers."""
-    total, epoch = 0.0, state["done"]["epochs"]
-    images_of_step = batches.batch_size * dist.get_world_size()
-    begin = min(state["done"]["images"] // images_of_step, len(batches) - 1)
-    for number, (images, digits) in enumerate(batches, start=1):
-        if number <= begin:
-            continue
+    total, begin, steps = 0.0, step, epochs * sampler.steps_per_epoch
+    for micro_batches in sampler.steps(batches, parallel):
         optimizer.zero_grad()
-        loss = cross_entropy(parallel(images), digits)
-        loss.backward()
+        for (images, digits), weight in micro_batches:
+            loss = cross_entropy(parallel(images), digits) * weight
+            loss.backward()
+            total += loss.detach()
         optimizer.step()
-        total += loss.detach()
         step += 1
-        is_over = number == len(batches)
-        state["done"] = {"epochs": epoch + is_over, "images": 0 if is_over else number * images_of_step}
-        left = (epochs - epoch) * len(batches) - number
-        report_step(step, step + left)
+        report_step(step, steps)
         if checkpoints:
-            checkpoints.save(step, last=left == 0)
-    mean = total / (len(batches) - begin)
+            checkpoints.save(step, last=step == steps)
+    mean = total / (step - begin)
     dist.all_reduce(mean)
     return step, mean.item() / dist.get_world_size()
 
@@ -142,15 +136,6 @@ def test(model, test_set):
     """Returns the share of the test set that `model` gets right. Small enough for every worker."""
     images, digits = test_set.tensors
     return (model(images).argmax(dim=1) == digits).float().mean().item()
-
-
-def checkpoints_in(folder, state, every):
-    """Returns the checkpoints in memory and in a folder. All ranks have the same state."""
-    if folder is None:
-        return None
-    from ragent import CheckpointManager
-
-    return CheckpointManager(folder, state, every=every, replicated=True)
 
 
 def send_heartbeat():
@@ -171,8 +156,8 @@ def report_step(step, steps):
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=16, help="images per worker and step")
-    parser.add_argument("--folder", help="where to save and resume; it must exist, and needs the module `ragent`")
+    parser.add_argument("--batch-size", type=int, default=64, help="images per step, of all workers together")
+    parser.add_argument("--folder", help="where to save and resume; it must exist")
     parser.add_argument("--save-every", type=float, default=10, metavar="SECONDS", help="how often to save in the folder (%(default)s)")
     parser.add_argument("--min-accuracy", type=float, default=0.0, metavar="SHARE",
                         help="exit 1 if the test accuracy ends below this, such as 0.95")

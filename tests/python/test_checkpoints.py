@@ -24,8 +24,10 @@ HAS_THREAD = _checkpoint_parts.COPIES_ALL
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
     """A process without an agent, which has answered no notice. A warning that a test does not expect is an error."""
-    for name in ("RAGENT_MEMORY_SOCKET", "RAGENT_SOCKET", "RAGENT_NOTICE_FILE", "RAGENT_SAVED_STEP", "WORLD_SIZE"):
+    for name in ("RAGENT_MEMORY_SOCKET", "RAGENT_SOCKET", "RAGENT_NOTICE_FILE", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
+    # As in a new job.
+    monkeypatch.setenv("RAGENT_SAVED_STEP", "")
     monkeypatch.setattr(_saves, "_state", _saves._State())
     monkeypatch.setattr(_notices, "_last", (None, None))
     with warnings.catch_warnings():
@@ -198,8 +200,7 @@ def test_share_of_memory(folder, memory):
         checkpoints._cost, checkpoints._mark = cost, (0, 10.0)
         # 50 steps in 0.5 s.
         checkpoints._agree(50, 10.5)
-        checkpoints._agreed()
-        assert (checkpoints._agree_every, checkpoints._interval) == (50, interval)
+        assert checkpoints._result()[:2] == [50, interval]
 
 
 def test_report(folder, agent):
@@ -243,14 +244,14 @@ def test_failed_write(folder, agent, monkeypatch):
         training.steps(2)
         training.checkpoints._reap(waits=True)
     assert len(caught) == 1
-    assert agent.next().startswith("X_RAGENT_SAVE_FAILED=step 2: OSError: [Errno 28] No space left on device (")
+    assert agent.next().startswith("X_RAGENT_SAVE_FAILED=step 2: rank 0: OSError: [Errno 28] No space left on device (")
     assert 0.9e6 < training.checkpoints._due - time.monotonic() < 1e6
-    with pytest.raises(RuntimeError, match="No space left on device"):
+    with pytest.raises(RuntimeError, match="No space left on device"), pytest.warns(RuntimeWarning):
         training.steps(1, last=True)
     assert [path.name for path in folder.iterdir()] == [".owner"]
     monkeypatch.setattr(dcp, "save", real)
     training.steps(1, last=True)
-    assert names(folder) == [f"step-{training.at}"] and not training.checkpoints._has_warned
+    assert names(folder) == [f"step-{training.at}"]
 
 
 def test_failed_for_too_long(folder, monkeypatch):
@@ -258,7 +259,7 @@ def test_failed_for_too_long(folder, monkeypatch):
     training = Training(folder, every=1e6)
     training.steps(1, last=True)
     checkpoints = training.checkpoints
-    checkpoints._error = "OSError: the disk is gone"
+    checkpoints._folder.error = "OSError: the disk is gone"
     checkpoints._committed -= 4e6
     checkpoints._next_agree = 0
     with pytest.raises(RuntimeError, match="for too long: OSError: the disk is gone"):
@@ -332,5 +333,123 @@ def test_wrong_calls(folder, monkeypatch):
 def test_invisible_folder(folder, monkeypatch):
     """A rank that does not see the checkpoint of rank 0 gives up."""
     monkeypatch.setattr(_checkpoint_parts, "_VISIBLE", 0.1)
-    with pytest.raises(RuntimeError, match="mount one folder on all nodes"):
-        _checkpoint_parts.Folder(folder, 3, "token").wait_for(5)
+    for path in (folder, folder / "missing"):
+        with pytest.raises(RuntimeError, match="mount one folder on all nodes"):
+            _checkpoint_parts.Folder(path, 3, _checkpoint_parts.Group()).reader(5)
+
+
+def test_lost_last_write(folder, memory, monkeypatch):
+    """The last step is not in memory. If its write fails, the next start does it again, and does not believe that nothing is left to do."""
+    training = Training(folder, every=1e6)
+    training.checkpoints._next_agree = 1e6
+    training.steps(6)
+    assert memory.held["dcp"]["step"] == 6
+    monkeypatch.setattr(_checkpoint_parts, "_damage_of", lambda _: "cut")
+    with pytest.raises(RuntimeError, match="failed to write step 7"), pytest.warns(RuntimeWarning):
+        training.steps(1, last=True)
+    monkeypatch.undo()
+    monkeypatch.setenv("RAGENT_MEMORY_SOCKET", memory.path)
+    assert Training(folder, every=1e6).at == 6
+
+
+def test_not_mounted(folder, memory):
+    """A start from memory makes no folder that is not mounted, and writes as soon as it is."""
+    training = Training(folder, every=1e6)
+    training.checkpoints._next_agree = 1e6
+    training.steps(3)
+    missing = folder / "missing/run7"
+    training = Training(missing, every=1e6)
+    assert training.at == 3
+    with pytest.raises(RuntimeError, match="rank 0: FileNotFoundError"), pytest.warns(RuntimeWarning):
+        training.steps(1, last=True)
+    assert not missing.parent.exists()
+    missing.mkdir(parents=True)
+    training.steps(1, last=True)
+    assert names(missing) == ["step-5"] and Training(missing).at == 5
+
+
+def test_file_instead(folder):
+    """A file in place of the folder is an error."""
+    (folder / "file").write_text("")
+    with pytest.raises(RuntimeError, match="Not a directory"):
+        Training(folder / "file")
+
+
+def test_earlier_round(folder, monkeypatch):
+    """A round that is still writing when the next one looks for the newest step does not commit. So no step is overlooked."""
+    first = Training(folder, every=1e6)
+    first.steps(1, last=True)
+    real = _checkpoint_parts._damage_of
+
+    def look(path):
+        monkeypatch.undo()
+        with pytest.raises(RuntimeError, match="a later start of this one"), pytest.warns(RuntimeWarning):
+            first.steps(1, last=True)
+        return real(path)
+
+    monkeypatch.setattr(_checkpoint_parts, "_damage_of", look)
+    assert Training(folder).at == 1 and names(folder) == ["step-1"]
+
+
+def test_same_step_in_both(folder, memory):
+    """If the folder has the step that memory has, it is not written again."""
+    training = Training(folder, every=1e6)
+    training.checkpoints._next_agree = 0
+    training.checkpoints._due = 0
+    training.steps(2)
+    training.checkpoints._reap(waits=True)
+    assert names(folder) == ["step-2"] and memory.held["dcp"]["step"] == 2
+    before = (folder / "step-2").stat().st_ino
+    second = Training(folder, every=1e6)
+    second.checkpoints.save(second.at, last=True)
+    assert second.at == 2 and (folder / "step-2").stat().st_ino == before
+
+
+def test_failed_answer(folder, agent, monkeypatch):
+    """Somebody waits for the checkpoint that answers a notice. So a failed one is tried again after seconds."""
+    training = Training(folder, every=4e6)
+    training.steps(1, last=True)
+    agent.give({"schema": 1, "notice": 1, "kind": "save", "hosts": [], "here": False, "text": ""})
+    monkeypatch.setattr(_checkpoint_parts, "_damage_of", lambda _: "cut")
+    training.checkpoints._next_agree = 0
+    with pytest.warns(RuntimeWarning):
+        training.steps(1)
+        training.checkpoints._reap(waits=True)
+    assert training.checkpoints._due - time.monotonic() <= 10
+
+
+@pytest.mark.skipif(not HAS_THREAD, reason="the training waits for the write")
+def test_end_during_write(sandbox, tmp_path):
+    """An exception does not wait for a write that goes on. A script that ends as usual does, and also until old checkpoints are removed."""
+    script = sandbox.write(
+        "main.py",
+        """
+        import pathlib, shutil, sys, time
+        import torch
+        import torch.distributed.checkpoint as dcp
+        import ragent
+        folder, how = pathlib.Path(sys.argv[1]), sys.argv[2]
+        folder.mkdir()
+        real_save, real_remove = dcp.save, shutil.rmtree
+        def save(*arguments, **options):
+            time.sleep(900 if how == "exception" else 0.5)
+            return real_save(*arguments, **options)
+        def remove(*arguments):
+            time.sleep(0.5)
+            real_remove(*arguments)
+        dcp.save, shutil.rmtree = save, remove
+        checkpoints = ragent.CheckpointManager(folder, {"model": torch.nn.Linear(2, 2)}, keep=1)
+        checkpoints.load()
+        for step in (1, 2):
+            checkpoints._next_agree = 0
+            checkpoints.save(step, last=how == "last")
+        print("end of the loop")
+        if how == "exception":
+            raise ValueError("stop")
+        """,
+    )
+    failed = sandbox.run(script, tmp_path / "a", "exception")
+    assert failed.code == 1 and "ValueError: stop" in failed.stderr and "end of the loop" in failed.stdout
+    for how in ("usual", "last"):
+        sandbox.run(script, tmp_path / how, how).succeeds()
+        assert sorted(path.name for path in (tmp_path / how).iterdir()) == [".owner", "step-2"]

@@ -156,16 +156,26 @@ real, module._sync = module._sync, fail if rank == 1 else module._sync
 try:
     training.step(last=True)
 except RuntimeError as error:
-    assert "rank 0" not in str(error) and "Input/output error" in str(error), error
+    assert "rank 1: OSError: [Errno 5] Input/output error" in str(error), error
 except RuntimeWarning as warning:
-    assert rank == 0 and "Input/output error" in str(warning), warning
+    assert rank == 0 and "rank 1: OSError: [Errno 5] Input/output error" in str(warning), warning
 else:
     raise SystemExit("no error")
 dist.barrier()
 assert sorted(path.name for path in folder.iterdir()) == [".owner"]
 module._sync = real
+# The folder is not mounted on the node of rank 1.
+training.checkpoints._folder.path = folder if rank == 0 else pathlib.Path("elsewhere")
+try:
+    training.step(last=True)
+except (RuntimeError, RuntimeWarning) as error:
+    assert "rank 1: FileNotFoundError" in str(error), error
+else:
+    raise SystemExit("no error")
+assert not pathlib.Path("elsewhere").exists()
+training.checkpoints._folder.path = folder
 training.step(last=True)
-assert "step-2" in [path.name for path in folder.iterdir()]
+assert "step-3" in [path.name for path in folder.iterdir()]
 """,
     )
 

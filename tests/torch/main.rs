@@ -113,6 +113,7 @@ fn example_runs_under_torchrun() {
         .arg("--nproc-per-node=2")
         .arg(format!("{REPOSITORY}/examples/digits/train.py"))
         .arg("--epochs=1")
+        .env("PYTHONPATH", format!("{REPOSITORY}/packaging/python"))
         .run();
     assert_eq!(end.code, Some(0), "{}", end.stderr);
     assert!(end.stdout.contains("epoch=1/1 world_size=2"), "{}", end.stdout);

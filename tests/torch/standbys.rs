@@ -20,6 +20,7 @@ fn first_round_trains_from_standbys() {
         format!("{job} --nproc-per-node 2 {REPOSITORY}/examples/digits/train.py --epochs 1");
     let agent = || {
         let start = sandbox.ragent(&words).env("PYTHON_EXEC", &python).env("PET_STANDBY", "1");
+        let start = start.env("PYTHONPATH", format!("{REPOSITORY}/packaging/python"));
         // torch resolves the names of its peers, and waits if there is no answer.
         start.env("RES_OPTIONS", "timeout:1 attempts:1").start()
     };

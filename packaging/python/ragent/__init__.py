@@ -2,7 +2,9 @@
 
 `run`, `main` and `elastic_launch` correspond to torch's functions of the same names, and `status` returns the state of a job.
 A training script reports its step with `step`. With `notice`, `should_save` and `saved` it saves a checkpoint before its node is
-taken. `CheckpointManager` saves checkpoints in memory and in a folder, and `ragent.checkpoint` has the part in memory. `observe` lets the agent ask torch why the job stands still. The names are imported when they are first used.
+taken. `CheckpointManager` saves checkpoints in memory and in a folder, and `ragent.checkpoint` has the part in memory.
+`GlobalBatchSampler` keeps the batches when the number of ranks changes. `observe` lets the agent ask torch why the job stands still. The names
+are imported when they are first used.
 """
 
 # `typing` is not imported: importing this module must be fast in a training script.
@@ -10,6 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ._batches import GlobalBatchSampler
     from ._checkpoints import CheckpointManager
     from ._elastic import LaunchConfig, elastic_launch
     from ._errors import ChildFailedError, CommandLineError, LaunchError, ProcessFailure, StatusError
@@ -54,6 +57,7 @@ __all__ = [
     "ChildFailedError",
     "CommandLineError",
     "Failure",
+    "GlobalBatchSampler",
     "HardwareFact",
     "Incomplete",
     "LastRestart",
@@ -95,6 +99,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "_batches": "GlobalBatchSampler",
     "_checkpoints": "CheckpointManager",
     "_elastic": "LaunchConfig elastic_launch",
     "_errors": "ChildFailedError CommandLineError LaunchError ProcessFailure StatusError",

@@ -24,7 +24,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import shutil
 import threading
 import time
@@ -34,7 +33,9 @@ from contextlib import suppress
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, Mapping, MutableMapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, MutableMapping, Optional, Tuple, Union
+
+from ._memory_rng import seed
 
 torch: Any = import_module("torch")
 _dcp: Any = import_module("torch.distributed.checkpoint")
@@ -73,16 +74,26 @@ class Group:
 
     def start_maximum(self, values: List[int]) -> Callable[[], List[int]]:
         """Starts to find the highest of each number. The function waits for the result."""
-        tensor, work = torch.tensor(values, dtype=torch.int64), None
-        if self.process_group is not None:
-            work = torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.MAX, group=self.process_group, async_op=True)
+        tensor = torch.tensor(values, dtype=torch.int64)
+        if self.process_group is None:
+            return lambda: values
+        work = torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.MAX, group=self.process_group, async_op=True)
+        return lambda: (work.wait(), tensor.tolist())[1]
 
-        def result() -> List[int]:
-            if work is not None:
-                work.wait()
-            return list(tensor.tolist())
+    def failure(self, action: Callable[[], object]) -> Optional[str]:
+        """Does something on all ranks. Returns the reason of the first one on which it has failed."""
+        failed = None
+        try:
+            action()
+        except (Exception, _dcp.CheckpointException) as error:
+            failures = getattr(error, "failures", None) or {self.rank: (error, None)}
+            rank, (cause, _) = next(iter(failures.items()))
+            failed = f"rank {rank}: {type(cause).__name__}: {cause}"
+        return next(filter(None, self.from_all(failed)), None)
 
-        return result
+    def save(self, found: Any, writer: Any) -> None:
+        """Saves a checkpoint by `torch.distributed.checkpoint`."""
+        _dcp.save(found, storage_writer=writer, process_group=self.process_group)
 
 
 class State:
@@ -113,6 +124,11 @@ class State:
                 found[key] = value if _is_divided(value) else (value,)
         return found
 
+    def copy(self) -> Dict[str, Any]:
+        """Returns what a checkpoint contains, as a copy that training does not change if `COPIES_ALL`."""
+        found = self.state_dict()
+        return import_module("torch.distributed.checkpoint.staging").BlockingAsyncStager().stage(found) if COPIES_ALL else found
+
     def load_state_dict(self, found: Mapping[str, Any]) -> None:
         """Gives the content of a checkpoint to the values."""
         if self._model is not None:
@@ -134,18 +150,18 @@ class State:
             else:
                 self._values[key] = value
 
-    def load(self, reader: Any) -> None:
-        """Loads a checkpoint of `torch.distributed.checkpoint`."""
+    def load(self, reader: Any, step: int) -> None:
+        """Loads a checkpoint of `torch.distributed.checkpoint`, and seeds the generators of random numbers."""
+        # First: the state may have generators of its own.
+        seed(step)
         known = reader.read_metadata().state_dict_metadata
         found = self._of_model()
         for key in self._others:
             own = self._own_name(key)
             if own in known:
                 found[own] = torch.empty(known[own].size, dtype=torch.uint8)
-            elif key in known:
-                found[key] = None
-            elif any(name.startswith(f"{key}.") for name in known):
-                found[key] = _plain(self._values[key])
+            elif any(name == key or name.startswith(f"{key}.") for name in known):
+                found[key] = None if key in known else _plain(self._values[key])
         # In torch 2.2, `load` leaves objects out.
         load = _dcp.load if _VERSION >= (2, 3) else _dcp.load_state_dict
         load(found, storage_reader=reader, process_group=self._group.process_group)
@@ -177,45 +193,90 @@ class State:
 class Folder:
     """A folder, and the token of this round. Only rank 0 changes names in it."""
 
-    def __init__(self, path: Path, keep: int, token: str) -> None:
-        self.path, self._keep, self._token = path, keep, token
-        self._is_taken = False
+    def __init__(self, path: Union[str, "os.PathLike[str]"], keep: int, group: Group) -> None:
+        self.path, self._keep, self._group, self._is_taken = Path(path), keep, group, False
+        # The reason if the last write has failed, the same on all ranks.
+        self.error: Optional[str] = None
+        # A name with this token is unique.
+        self._token: str = group.from_all(os.urandom(6).hex())[0]
 
-    def draft(self, step: int) -> Path:
-        """Returns the path to write to."""
-        return self.path / f".writing-{step}-{self._token}"
+    def newest(self) -> Tuple[int, float, Optional[str]]:
+        """Returns the newest step that is whole, or -1, its age in seconds, and an error if the job must not start from step 0.
 
-    def _of(self, step: int) -> Path:
-        return self.path / f"step-{step}"
-
-    def newest(self) -> Tuple[Optional[int], float, Optional[str]]:
-        """Returns the newest step that is whole, its age in seconds, and an error if the job must not start from step 0."""
+        Takes the folder for this round before, so an earlier round commits nothing after that.
+        """
         try:
-            steps = self._steps()
+            os.listdir(self.path)
         except OSError as error:
-            return None, 0.0, f"failed to read the checkpoints in `{self.path}`: {error}; make the folder once, or mount it"
+            return -1, 0.0, f"failed to read the checkpoints in `{self.path}`: {error}; make the folder once, or mount it"
+        self._take()
+        steps = self._steps()
         for step in reversed(steps):
             damage = _damage_of(self._of(step))
             if damage is None:
                 return step, max(0.0, time.time() - self._of(step).stat().st_mtime), None
             warnings.warn(f"step {step} in `{self.path}` is damaged, so an older one is looked for: {damage}", RuntimeWarning)
-        before = steps[-1] if steps else os.environ.get("RAGENT_SAVED_STEP")
+        before = steps[-1] if steps else os.environ.get("RAGENT_SAVED_STEP") or None
         had = f"it had a checkpoint of step {before}, and has none that is whole"
         advice = "mount the right one, or give another folder to start from step 0"
-        return None, 0.0, f"failed to load from `{self.path}`: {had}; {advice}" if before else None
+        return -1, 0.0, None if before is None else f"failed to load from `{self.path}`: {had}; {advice}"
 
-    def wait_for(self, step: int) -> Path:
-        """Waits until this rank sees a checkpoint that rank 0 sees, and returns its path."""
+    def reader(self, step: int) -> Any:
+        """Waits until this rank sees a checkpoint that rank 0 sees, and returns its reader."""
         path, end = self._of(step), time.monotonic() + _VISIBLE
         # A client of NFS remembers that a name does not exist, so the folder is listed first.
-        while not (path.name in os.listdir(self.path) and (path / ".metadata").exists()):
+        while not (path.name in (os.listdir(self.path) if self.path.is_dir() else ()) and (path / ".metadata").exists()):
             if time.monotonic() > end:
-                rank = os.environ.get("RANK", "0")
+                rank = self._group.rank
                 raise RuntimeError(f"failed to load `{path}`: rank {rank} does not see it, and rank 0 does; mount one folder on all nodes")
             time.sleep(0.5)
-        return path
+        return _dcp.FileSystemReader(path)
 
-    def take(self) -> None:
+    def write(self, step: int, found: Any) -> None:
+        """Writes a checkpoint on all ranks, and lets rank 0 give it its name.
+
+        If it fails, it sets `error`. It raises none, since no rank may wait for another one that has failed.
+        """
+        draft, rank = self.path / f".writing-{step}-{self._token}", self._group.rank
+        actions: List[Callable[[], object]] = [
+            # Torch would make a folder that is not mounted.
+            lambda: os.listdir(self.path),
+            lambda: self._group.save(found, _dcp.FileSystemWriter(draft, thread_count=1)),
+            # Some versions of torch sync a file before they flush it.
+            lambda: _sync(path for path in draft.iterdir() if path.name.startswith(f"__{rank}_")),
+            lambda: self._commit(draft, step) if rank == 0 else None,
+        ]
+        try:
+            failed = next(filter(None, map(self._group.failure, actions)), None)
+            if failed is not None:
+                shutil.rmtree(draft, ignore_errors=True)
+                failed += f" ({shutil.disk_usage(self.path).free >> 20} MiB are free)"
+            self.error = failed
+        except Exception as error:
+            # Other ranks may be writing still, so nothing is removed.
+            self.error = f"rank {rank}: {type(error).__name__}: {error}"
+
+    def _commit(self, draft: Path, step: int) -> None:
+        """Gives the checkpoint its name if all ranks have written their parts, and removes old ones."""
+        if damage := _damage_of(draft):
+            raise RuntimeError(f"rank 0 does not see all that was written: {damage}; mount one folder on all nodes")
+        if not self._is_taken:
+            self._take()
+        if (self.path / ".owner").read_text() != self._token:
+            raise RuntimeError("another job, or a later start of this one, writes to this folder; give each job its own")
+        _sync([draft / ".metadata", draft])
+        if self._of(step).exists():
+            # It was damaged, so the round has begun from an older one.
+            self._of(step).rename(self.path / f".deleted-{step}-{self._token}")
+        draft.rename(self._of(step))
+        _sync([self.path])
+        # A later step is damaged, and counts only when training is there again.
+        for old in [each for each in self._steps() if each <= step][: -self._keep]:
+            # It may have been removed meanwhile.
+            with suppress(OSError):
+                _remove(self._of(old).rename(self.path / f".deleted-{old}-{self._token}"))
+
+    def _take(self) -> None:
         """Makes this round the one that may commit, and removes what others have not finished."""
         try:
             (draft := self.path / f".owner-{self._token}").write_text(self._token)
@@ -228,43 +289,12 @@ class Folder:
             # A job may start with a full disk.
             warnings.warn(f"failed to write to `{self.path}`: {error}; training goes on", RuntimeWarning)
 
-    def sync_parts(self, step: int, rank: int) -> None:
-        """Waits until the disk has what this rank has written. Some versions of torch sync a file before they flush it."""
-        _sync(path for path in self.draft(step).iterdir() if path.name.startswith(f"__{rank}_"))
-
-    def commit(self, step: int) -> None:
-        """Gives the checkpoint its name if all ranks have written their parts, and removes old ones."""
-        draft, target = self.draft(step), self._of(step)
-        if damage := _damage_of(draft):
-            raise RuntimeError(f"rank 0 does not see all that was written: {damage}; mount one folder on all nodes")
-        if not self._is_taken:
-            self.take()
-        if (self.path / ".owner").read_text() != self._token:
-            raise RuntimeError("another job, or a later start of this one, writes to this folder; give each job its own")
-        _sync([draft / ".metadata", draft])
-        if target.exists():
-            # It was damaged, so the round has begun from an older one.
-            target.rename(self.path / f".deleted-{step}-{self._token}")
-        draft.rename(target)
-        _sync([self.path])
-        try:
-            # A later step is damaged, and counts only when training is there again.
-            for old in [each for each in self._steps() if each <= step][: -self._keep]:
-                deleted = self.path / f".deleted-{old}-{self._token}"
-                self._of(old).rename(deleted)
-                _remove(deleted)
-        except OSError as error:
-            warnings.warn(f"failed to remove old checkpoints from `{self.path}`: {error}", RuntimeWarning)
-
-    def drop(self, step: int) -> int:
-        """Removes a checkpoint that has failed. Returns the free MiB of the disk. 0 if the folder is gone."""
-        shutil.rmtree(self.draft(step), ignore_errors=True)
-        with suppress(OSError):
-            return shutil.disk_usage(self.path).free >> 20
-        return 0
+    def _of(self, step: int) -> Path:
+        return self.path / f"step-{step}"
 
     def _steps(self) -> List[int]:
-        return sorted(int(name[len("step-") :]) for name in os.listdir(self.path) if re.fullmatch(r"step-\d+", name))
+        names = [name[len("step-") :] for name in os.listdir(self.path) if name.startswith("step-")]
+        return sorted(int(name) for name in names if name.isdecimal())
 
 
 def _plain(value: Any) -> Any:
@@ -303,5 +333,5 @@ def _sync(paths: Iterable[Path]) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Removes a folder. It may take long, and a notice may wait for this process."""
-    threading.Thread(target=shutil.rmtree, args=(path, True), daemon=True).start()
+    """Removes a folder. It may take long, and a notice may wait for this process. The end of the script waits for it."""
+    threading.Thread(target=shutil.rmtree, args=(path, True), daemon=False).start()

@@ -2,7 +2,7 @@
 
 ```python
 import ragent.checkpoint as memory
-state = {"model": model, "optimizer": optimizer, "data": loader}
+state = {"model": model, "optimizer": optimizer, "sampler": sampler}
 step = memory.load(state)           # None on all ranks: nothing in memory
 if step is None:
     step = load_from_disk(state)
