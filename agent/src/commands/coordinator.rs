@@ -15,7 +15,7 @@ use ragent_base::{
     spec::{Argument, UsageError, VoterList, credentials, shared_credentials},
     sys::{clock, host::ThisHost},
 };
-use ragent_coordinator::journal_file;
+use ragent_coordinator::journal;
 use ragent_election::election::timers::Timers;
 use ragent_leadership::state_file;
 use ragent_node::{
@@ -178,7 +178,7 @@ fn settings(run_id: RunId, coordinator: String, voter_count: VoterCount) -> Sett
 fn journal(args: &CoordinatorArgs) -> Result<Option<PathBuf>, LaunchError> {
     let path = args.journal.as_ref().map(PathBuf::from);
     if let Some(path) = &path {
-        journal_file::open(path).map_err(unwritable("--journal", path))?;
+        journal::file::open(path).map_err(unwritable("--journal", path))?;
     }
     Ok(path)
 }

@@ -29,7 +29,7 @@ use ragent_base::{
 };
 use ragent_coordinator::{
     client::{JobPage, StateStream},
-    logs_page::{LogsMessage, LogsRequest, NEWEST_LINES},
+    pages::logs::{LogsMessage, LogsRequest, NEWEST_LINES},
 };
 use ragent_proto::printable;
 use ragent_rendezvous::{ids::NodeId, snapshot::Snapshot};

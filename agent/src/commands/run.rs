@@ -28,7 +28,7 @@ use ragent_base::{
         random::random_id,
     },
 };
-use ragent_coordinator::journal_file;
+use ragent_coordinator::journal;
 use ragent_core::agent::Ending;
 use ragent_election::claim::ClaimTimers;
 use ragent_leadership::state_file::{AgentFile, ClosedJob, RunningAgent, Stage};
@@ -111,7 +111,7 @@ fn launch_prepared(spec: &mut JobSpec, core_dump: u64, log: &Log) -> Result<Succ
         files::make_folder(&folder).map_err(unwritable(flag, &folder))?;
     }
     if let Some(path) = &spec.journal {
-        journal_file::open(path).map_err(unwritable("--journal", path))?;
+        journal::file::open(path).map_err(unwritable("--journal", path))?;
     }
     if let Some((outcome, closed)) =
         closed.as_ref().and_then(|closed| closed.outcome().zip(Some(closed)))

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use super::{StreamError, in_time, opening_error, to_first_of, unauthenticated};
-use crate::{limits, logs_page::LogsRequest};
+use crate::{limits, pages::logs::LogsRequest};
 
 /// A page of the coordinator.
 #[derive(Clone, Copy, Debug)]

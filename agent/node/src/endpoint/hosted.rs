@@ -23,9 +23,8 @@ use ragent_base::{
     sys::system_error::{SystemError, system},
 };
 use ragent_coordinator::{
-    driver::{Input, Inputs, Records, snapshot},
+    driver::{Input, Inputs, Records, measures::CoordinatorMeasures, snapshot},
     host::CoordinatorHost,
-    measures::CoordinatorMeasures,
     role::{ElectedCoordinator, Role},
     service,
 };

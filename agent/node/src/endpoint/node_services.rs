@@ -16,7 +16,7 @@ use ragent_base::{
     spec::{Endpoint, JobSpec, RendezvousMethod},
     sys::{host::ThisHost, memory, system_error::system},
 };
-use ragent_coordinator::metrics::MetricsPage;
+use ragent_coordinator::pages::metrics::MetricsPage;
 use ragent_core::{
     agent::AgentSettings,
     memory::{MemoryLeft, MemorySettings},

@@ -15,7 +15,7 @@ use ragent_base::{
     spec::Endpoint,
     sys::{clock, host::ThisHost, port_holder},
 };
-use ragent_coordinator::identity::{IDENTITY_PATH, Identity};
+use ragent_coordinator::pages::identity::{IDENTITY_PATH, Identity};
 use ragent_node::endpoint::identity;
 use ragent_rendezvous::message::PROTOCOL_VERSION;
 

@@ -8,7 +8,7 @@ use ragent_base::{
     spec::JobEndpoint,
     sys::clock,
 };
-use ragent_coordinator::reachability::{REACH_PATH, ReachReport, ReachedNode};
+use ragent_coordinator::pages::reachability::{REACH_PATH, ReachReport, ReachedNode};
 use ragent_rendezvous::snapshot::{NodeSnapshot, NodeStateName, Snapshot};
 use tokio::{sync::Semaphore, task::JoinSet};
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use ragent_base::{report::fold, spec::LinePattern};
-use ragent_coordinator::logs_page::LogsMessage;
+use ragent_coordinator::pages::logs::LogsMessage;
 use ragent_proto::printable;
 use ragent_rendezvous::snapshot::grouped;
 use serde_json::json;

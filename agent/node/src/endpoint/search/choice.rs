@@ -29,7 +29,7 @@ use std::{
 };
 
 use ragent_base::spec::Eligible;
-use ragent_coordinator::identity::{Candidate, SearchStage, SearchStanding};
+use ragent_coordinator::pages::identity::{Candidate, SearchStage, SearchStanding};
 
 pub(crate) use self::effect::Effect;
 use self::places::NamedPlace;

@@ -15,7 +15,7 @@ use ragent_base::{
 };
 use ragent_coordinator::{
     driver::Input,
-    identity::{Candidate, SearchStanding},
+    pages::identity::{Candidate, SearchStanding},
 };
 use ragent_leadership::LeadershipCommand;
 use ragent_proto::convert::CoordinatorAddress;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use ragent_base::spec::Eligible;
-use ragent_coordinator::identity::Candidate;
+use ragent_coordinator::pages::identity::Candidate;
 
 use super::{ChoiceState, Effect, HostChoice, PATIENCE};
 use crate::endpoint::limits::{MAX_DIALS, MAX_PLACES};

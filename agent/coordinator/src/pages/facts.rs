@@ -28,7 +28,7 @@ pub struct NodeFacts {
 }
 
 /// Returns the route of the page.
-pub(super) fn route(page: Arc<MetricsPage>) -> Router {
+pub(crate) fn route(page: Arc<MetricsPage>) -> Router {
     Router::new().route(FACTS_PATH, get(answer).with_state(page))
 }
 

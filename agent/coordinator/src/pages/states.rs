@@ -7,23 +7,20 @@ use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::snapshot::{JobCounts, Snapshot};
 
 use super::{
-    collected::Collected,
-    driver,
-    journal::JournalReader,
+    cache::{Collected, JsonState},
     relay::{Refusal, unavailable},
-    role::Role,
-    state::JsonState,
 };
+use crate::{driver, journal::JournalReader, role::Role};
 
 /// The snapshots of the job, collected at most ten times a second for all callers.
-pub(super) struct States {
+pub(crate) struct States {
     role: Arc<Role>,
     refusals: Arc<Refusals>,
     last: Collected<Option<Arc<JsonState>>>,
 }
 
 impl States {
-    pub(super) fn new(role: Arc<Role>, refusals: Arc<Refusals>) -> Self {
+    pub(crate) fn new(role: Arc<Role>, refusals: Arc<Refusals>) -> Self {
         Self { role, refusals, last: Collected::default() }
     }
 

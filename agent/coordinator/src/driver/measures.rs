@@ -6,7 +6,7 @@ use ragent_base::report::measures::{Histogram, Number};
 #[derive(Debug, Default)]
 pub struct CoordinatorMeasures {
     /// The time for each input: its handling by the machine, and the effects.
-    pub(super) inputs: Histogram,
+    pub(crate) inputs: Histogram,
     /// The elections of this process as coordinator of a job that had a round.
-    pub(super) takeovers: Number,
+    pub(crate) takeovers: Number,
 }

@@ -16,11 +16,13 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::{
-    client::{EVENTS_PATH, JobPage, JournalRequest},
-    journal::JournalReader,
     readers::{self, Parts, ReaderPlace, send},
     relay::{Asker, PageRelay, Refusal},
     states::States,
+};
+use crate::{
+    client::{EVENTS_PATH, JobPage, JournalRequest},
+    journal::JournalReader,
 };
 
 /// The journal, for a limited number of readers.
@@ -46,7 +48,7 @@ impl EventsPage {
 }
 
 /// Returns the route of the page.
-pub(super) fn route(states: Arc<States>, relay: PageRelay) -> Router {
+pub(crate) fn route(states: Arc<States>, relay: PageRelay) -> Router {
     let page = Arc::new(EventsPage { states, relay });
     Router::new().route(EVENTS_PATH, get(answer).with_state(page))
 }

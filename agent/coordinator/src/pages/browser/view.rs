@@ -18,7 +18,10 @@ use ragent_rendezvous::{
 };
 use serde::Serialize;
 
-use crate::{limits, publisher, state::JsonState};
+use crate::{
+    limits,
+    pages::{cache::JsonState, publisher},
+};
 
 /// A server-sent event, as it is sent.
 type Message = Bytes;

@@ -15,7 +15,7 @@ use prometheus_client::{
 use ragent_base::report::measures::{Histogram, NodeMeasures};
 
 use super::{ProcessCounts, gauge};
-use crate::measures::CoordinatorMeasures;
+use crate::driver::measures::CoordinatorMeasures;
 
 pub(super) fn add_refused(registry: &mut Registry, counts: &ProcessCounts<'_>) {
     let clients = counts.node.map_or(0, |node| node.refused_clients.get());

@@ -34,14 +34,13 @@ use ragent_rendezvous::snapshot::{NodeSnapshot, Snapshot};
 use serde::{Deserialize, Serialize};
 use tokio::{net::TcpListener, sync::Semaphore, task::JoinSet, time::timeout};
 
-use super::{client, driver, role::Role};
-use crate::limits;
+use crate::{client, driver, limits, role::Role};
 
 /// The path at which an agent reports how it reaches the others.
 pub const REACH_PATH: &str = "/v1/reach";
 
 /// The path at which an agent opens a free port for one connection.
-pub(super) const PORT_PATH: &str = "/v1/reach/port";
+pub(crate) const PORT_PATH: &str = "/v1/reach/port";
 
 /// The report of one node.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -66,7 +65,7 @@ pub struct ReachedNode {
 
 /// The measurement of this agent.
 #[derive(Clone, Debug)]
-pub(super) struct ReachMeasurement {
+pub(crate) struct ReachMeasurement {
     /// The role of the agent's port.
     pub role: Arc<Role>,
     /// Its credentials.
@@ -74,7 +73,7 @@ pub(super) struct ReachMeasurement {
 }
 
 /// Reports how this agent reaches the other nodes of its job.
-pub(super) async fn report(State(reach): State<ReachMeasurement>) -> Response {
+pub(crate) async fn report(State(reach): State<ReachMeasurement>) -> Response {
     let ReachMeasurement { role, credentials } = reach;
     static ONE_AT_A_TIME: Semaphore = Semaphore::const_new(1);
     let Ok(turn) = ONE_AT_A_TIME.try_acquire() else {
@@ -177,7 +176,7 @@ async fn reach_free_port(address: SocketAddr, credentials: &Credentials) -> Resu
 }
 
 /// Opens a free port for one connection, and answers with its number.
-pub(super) async fn open_port() -> Response {
+pub(crate) async fn open_port() -> Response {
     static OPEN: Semaphore = Semaphore::const_new(limits::REACH_AT_ONCE);
     let unavailable = |why: String| (StatusCode::SERVICE_UNAVAILABLE, why + "\n").into_response();
     let Ok(place) = OPEN.try_acquire() else {

@@ -12,14 +12,12 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::{
-    client::JobPage,
-    journal::JournalReader,
+    cache::JsonState,
     readers::{Parts, ReaderPlace, send},
     relay::{Asker, PageRelay, Refusal},
-    state::JsonState,
     states::States,
 };
-use crate::limits;
+use crate::{client::JobPage, journal::JournalReader, limits};
 
 /// A view of the job. Its states are applied to it one after the other.
 pub(super) trait View: Default + Send + 'static {
@@ -215,7 +213,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        driver::Input, journal::EventJournal, page::PageView, readers::Readers, role::Role,
+        driver::Input,
+        journal::EventJournal,
+        pages::{browser::PageView, readers::Readers},
+        role::Role,
     };
 
     /// A coordinator that answers requests for the state and the journal; returns the source of its page.

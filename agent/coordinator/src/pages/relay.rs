@@ -20,11 +20,11 @@ use ragent_proto::convert::CoordinatorAddress;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::{
+use super::readers::{PAGE_HEADERS, Parts, ReaderPlace, Readers, send};
+use crate::{
     client::{self, Asked, JobPage, NotFound, PageLines, StreamError},
-    readers::{PAGE_HEADERS, Parts, ReaderPlace, Readers, send},
+    limits,
 };
-use crate::limits;
 
 /// The reason why a request for a page has no answer here.
 #[derive(Clone, Debug)]
@@ -74,7 +74,7 @@ impl IntoResponse for Refusal {
 
 /// The client of a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asker {
+pub(crate) struct Asker {
     /// Its origin.
     pub(super) origin: ConnectionOrigin,
     /// True if only the coordinator itself should answer: the client is a command, or a process that relays the answer.
@@ -83,7 +83,7 @@ pub(super) struct Asker {
 
 impl Asker {
     /// Returns true if only the coordinator itself should answer the request.
-    pub(super) fn is_direct(headers: &HeaderMap) -> bool {
+    pub(crate) fn is_direct(headers: &HeaderMap) -> bool {
         headers.contains_key(MAX_FORWARDS)
     }
 }
@@ -99,9 +99,9 @@ impl<S: Sync> FromRequestParts<S> for Asker {
 
 /// The relay of pages from the coordinator on another node.
 #[derive(Clone)]
-pub(super) struct PageRelay {
-    pub(super) credentials: Credentials,
-    pub(super) readers: Readers,
+pub(crate) struct PageRelay {
+    pub(crate) credentials: Credentials,
+    pub(crate) readers: Readers,
 }
 
 impl PageRelay {

@@ -45,12 +45,12 @@ pub const LOGS_PATH: &str = "/v1/logs";
 
 /// The page, for a limited number of readers.
 #[derive(Clone)]
-pub(super) struct LogsPage {
+pub(crate) struct LogsPage {
     /// The page that knows this node.
-    pub(super) node: Arc<MetricsPage>,
-    pub(super) readers: Readers,
+    pub(crate) node: Arc<MetricsPage>,
+    pub(crate) readers: Readers,
     /// True if clients prove that they belong to the job.
-    pub(super) is_secured: bool,
+    pub(crate) is_secured: bool,
 }
 
 /// A request for the output of a node's workers.
@@ -162,7 +162,7 @@ impl LogsRequest {
 }
 
 /// Returns the route of the page.
-pub(super) fn route(page: LogsPage) -> Router {
+pub(crate) fn route(page: LogsPage) -> Router {
     Router::new().route(LOGS_PATH, get(answer).with_state(page))
 }
 

@@ -14,14 +14,14 @@ use axum::{
     routing::get,
 };
 
-pub(super) use self::{document::Document, view::PageView};
+pub(crate) use self::{document::Document, view::PageView};
 use super::{
-    client::{JobPage, WATCH_PATH},
     publisher::Publisher,
     readers,
     relay::{Asker, PageRelay},
     states::States,
 };
+use crate::client::{JobPage, WATCH_PATH};
 
 /// The events of the page, for a limited number of readers.
 struct Page {
@@ -30,7 +30,7 @@ struct Page {
 }
 
 /// Returns the routes of the page.
-pub(super) fn routes(states: Arc<States>, relay: PageRelay, document: Document) -> Router {
+pub(crate) fn routes(states: Arc<States>, relay: PageRelay, document: Document) -> Router {
     let page = Arc::new(Page { publisher: Arc::new(Publisher::new(states)), relay });
     Router::new()
         .route("/", get(document::document).with_state(Arc::new(document)))

@@ -20,17 +20,18 @@ use axum::{
 };
 use ragent_base::{spec::Endpoint, sys::host::ThisHost};
 
-use super::{reachability::REACH_PATH, role::Role};
+use super::reachability::REACH_PATH;
+use crate::role::Role;
 
 /// The host names that requests to a port may use.
 #[derive(Debug)]
-pub(super) struct Guard {
+pub(crate) struct Guard {
     role: Arc<Role>,
     host_name: String,
 }
 
 impl Guard {
-    pub(super) fn new(role: Arc<Role>) -> Self {
+    pub(crate) fn new(role: Arc<Role>) -> Self {
         Self { role, host_name: ThisHost.name() }
     }
 
@@ -46,7 +47,7 @@ impl Guard {
 const RAGENT: &str = "ragent";
 
 /// Passes a request on unless a web page may have caused it.
-pub(super) async fn check(
+pub(crate) async fn check(
     State(guard): State<Arc<Guard>>,
     request: Request,
     next: Next,

@@ -17,17 +17,16 @@ use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::snapshot::Snapshot;
 
 use super::{
-    client::{self, Asked, JobPage, STATUS_PATH},
-    collected::Collected,
+    cache::{Collected, JsonState},
     publisher::{Frame, Publisher, View},
     readers,
     relay::{Asker, PageRelay, Reason, Refusal},
-    state::JsonState,
     states::States,
 };
+use crate::client::{self, Asked, JobPage, STATUS_PATH};
 
 /// The job's state as JSON.
-pub(super) struct StatusPage {
+pub(crate) struct StatusPage {
     states: Arc<States>,
     publisher: Arc<Publisher<Changes>>,
     relay: PageRelay,
@@ -36,7 +35,7 @@ pub(super) struct StatusPage {
 }
 
 impl StatusPage {
-    pub(super) fn new(states: Arc<States>, relay: PageRelay) -> Self {
+    pub(crate) fn new(states: Arc<States>, relay: PageRelay) -> Self {
         let publisher = Arc::new(Publisher::new(Arc::clone(&states)));
         Self { states, publisher, relay, elsewhere: Collected::default() }
     }
@@ -73,7 +72,7 @@ impl StatusPage {
 }
 
 /// Returns the route of the page.
-pub(super) fn route(page: Arc<StatusPage>) -> Router {
+pub(crate) fn route(page: Arc<StatusPage>) -> Router {
     Router::new().route(STATUS_PATH, get(answer).with_state(page))
 }
 

@@ -1,15 +1,35 @@
-//! Collects a value for any number of callers, at most once per interval.
-//!
-//! Callers that arrive during a collection share the next one, so the load does not grow with their number.
+//! Keeps what is made once for all readers: the JSON of a state, and values that are collected at most once per interval.
 
-use std::time::Instant;
+use std::{sync::OnceLock, time::Instant};
 
+use axum::body::Bytes;
 use ragent_base::sys::clock;
+use ragent_rendezvous::snapshot::Snapshot;
 use tokio::sync::Mutex;
 
 use crate::limits;
 
-/// A value that is collected at most once per [`limits::STATUS_INTERVAL`], for all callers.
+/// A snapshot of the job, and its JSON.
+#[derive(Debug)]
+pub(crate) struct JsonState {
+    /// The state.
+    pub(crate) snapshot: Snapshot,
+    json: OnceLock<Bytes>,
+}
+
+impl JsonState {
+    pub(crate) fn new(snapshot: Snapshot) -> Self {
+        Self { snapshot, json: OnceLock::new() }
+    }
+
+    /// Returns the state as JSON.
+    pub(crate) fn json(&self) -> Bytes {
+        let json = || serde_json::to_vec(&self.snapshot).expect("all keys are text").into();
+        self.json.get_or_init(json).clone()
+    }
+}
+
+/// A value that is collected at most once per [`limits::STATUS_INTERVAL`]. Callers that arrive during a collection share the next one.
 #[derive(Debug)]
 pub(super) struct Collected<T>(Mutex<Option<(Instant, T)>>);
 

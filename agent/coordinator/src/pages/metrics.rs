@@ -38,7 +38,8 @@ use ragent_rendezvous::{
     snapshot::{JobCounts, JobProgress, PhaseName, Snapshot},
 };
 
-use super::{collected::Collected, measures::CoordinatorMeasures, states::States};
+use super::{cache::Collected, states::States};
+use crate::driver::measures::CoordinatorMeasures;
 
 /// The media type of OpenMetrics.
 const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -56,7 +57,7 @@ pub struct MetricsPage {
 }
 
 impl MetricsPage {
-    pub(super) fn of_job(states: Arc<States>) -> Self {
+    pub(crate) fn of_job(states: Arc<States>) -> Self {
         Self { job: Some(states), ..Self::default() }
     }
 
@@ -114,7 +115,7 @@ struct ProcessCounts<'a> {
 const METRICS_PATH: &str = "/metrics";
 
 /// Returns the route of the metrics.
-pub(super) fn route(page: Arc<MetricsPage>) -> Router {
+pub(crate) fn route(page: Arc<MetricsPage>) -> Router {
     let answer = |State(page): State<Arc<MetricsPage>>| async move { page.answer().await };
     Router::new().route(METRICS_PATH, get(answer).with_state(page))
 }
@@ -558,7 +559,7 @@ mod tests {
     /// Each metric has a row in the documentation, and each row a metric.
     #[test]
     fn metrics_are_documented() {
-        let rows = include_str!("../../../docs/metrics.md").lines();
+        let rows = include_str!("../../../../docs/metrics.md").lines();
         let documented = rows.filter_map(|line| line.strip_prefix("| `")?.split(['`', '{']).next());
         let is_metric = |name: &&str| !name.starts_with("Ragent");
         let documented: BTreeSet<String> =

@@ -11,10 +11,8 @@ use ragent_proto::printable;
 use ragent_rendezvous::{ExcludedHosts, jitter::Jitter, message::LINE_MAX};
 use tracing::warn;
 
-use super::{
-    driver::{Input, Inputs},
-    limits,
-};
+use super::{Input, Inputs};
+use crate::limits;
 
 /// Runs the program again and again. Never returns. Dropping the future kills the program.
 pub(crate) async fn follow(command: &[String], inputs: &Inputs) {

@@ -12,10 +12,12 @@ use sha2::{Digest, Sha256};
 use tokio::time::timeout;
 
 use crate::{
-    collected::Collected,
     limits,
-    relay::{Reason, unavailable},
-    status_page::StatusPage,
+    pages::{
+        cache::Collected,
+        relay::{Reason, unavailable},
+        status::StatusPage,
+    },
 };
 
 const STYLE: &str = include_str!("page.css");

@@ -73,7 +73,7 @@ pub type ShownStanding = Arc<OnceLock<watch::Receiver<SearchStanding>>>;
 
 /// The page with the identity of this agent.
 #[derive(Clone, Debug)]
-pub(super) struct IdentityPage {
+pub(crate) struct IdentityPage {
     /// The run id of the job; `None` for clients that do not know the secret.
     pub run_id: Option<RunId>,
     /// The credentials of this agent.
@@ -83,7 +83,7 @@ pub(super) struct IdentityPage {
 }
 
 /// Answers with the identity of this agent. Strangers receive no run id, no time, and no part in the job.
-pub(super) async fn page(State(page): State<IdentityPage>) -> Json<Identity> {
+pub(crate) async fn page(State(page): State<IdentityPage>) -> Json<Identity> {
     let IdentityPage { run_id, credentials, standing } = page;
     // A process with a new secret compares it before it connects, so the files of secrets are read again here.
     authentication::read_again(&credentials).await;
