@@ -1,8 +1,8 @@
 //! The parts that all crates of the agent use.
 //!
 //! The modules follow from the lowest layer to the highest: [`limits`], [`sys`] (the machine and its system), [`secret`] (secrets and
-//! certificates), [`cli`] (parses the arguments), [`scheduler`] (the variables of Slurm, MPI and others), [`spec`] (the meaning of
-//! the arguments), [`net`] (listeners and connections), [`output`] (of workers) and [`report`] (lines for the user).
+//! certificates), [`net`] (listeners and connections), [`cli`] (parses the arguments), [`scheduler`] (the variables of Slurm, MPI and
+//! others), [`spec`] (the meaning of the arguments), [`output`] (of workers) and [`report`] (lines for the user).
 #![deny(unsafe_code)]
 
 pub mod cli;

@@ -5,7 +5,6 @@ mod arguments;
 mod auth;
 mod command;
 mod devices;
-mod endpoint;
 mod etcd;
 mod filters;
 mod hang;
@@ -57,7 +56,6 @@ use self::{
 pub use self::{
     command::WorkerCommand,
     devices::VirtualDevices,
-    endpoint::{DEFAULT_PORT, Endpoint, EndpointError, is_host},
     etcd::{EtcdConf, EtcdLogin, EtcdSpec, EtcdTls},
     filters::{LineFilters, ShownRanks},
     hang::HangSpec,
@@ -82,6 +80,7 @@ pub use self::{
 };
 use crate::{
     cli::{LaunchArgs, ProgramName},
+    net::Endpoint,
     secret::{AuthRequest, Credentials},
     sys::host::{Host, numa::CpuSet},
 };

@@ -26,8 +26,7 @@ mod streams;
 use std::{collections::VecDeque, path::PathBuf, sync::Arc, time::Instant};
 
 use ragent_base::{
-    net::{connection::PeerAddress, port::RegisteredNodes},
-    spec::Endpoint,
+    net::{Endpoint, connection::PeerAddress, port::RegisteredNodes},
     sys::{
         alarm::{Alarm, passed},
         clock,

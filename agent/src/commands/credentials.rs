@@ -2,12 +2,12 @@
 
 use ragent_base::{
     cli::AuthArgs,
-    net::{self, authentication},
+    net::{self, Endpoint, authentication},
     secret::{
         CertificateRequest, Credentials, Origin, PlacesError, Secret, WrittenSecret,
         file::{self, FileError},
     },
-    spec::{self, Endpoint, JobEndpoint, UsageError},
+    spec::{self, JobEndpoint, UsageError},
     sys::host::ThisHost,
 };
 use ragent_leadership::state_file::{self, RegisteredCredentials, RunningAgent};

@@ -1,9 +1,10 @@
 //! Asks for the state of a job, at its endpoint or at all of its voters at once.
 
 use ragent_base::{
+    net::Endpoint,
     report::news::with_causes,
     secret::Credentials,
-    spec::{Endpoint, JobEndpoint, VoterList},
+    spec::{JobEndpoint, VoterList},
 };
 use ragent_coordinator::client::{self, Asked, JobPage, NotFound, PageLines, StreamError};
 use ragent_leadership::state_file::{self, RunningAgent, Stage};

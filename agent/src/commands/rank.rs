@@ -12,9 +12,9 @@ use std::{
 
 use ragent_base::{
     cli::RankArgs,
-    net,
+    net::{self, Endpoint},
     scheduler::{Head, Placement},
-    spec::{Argument, Endpoint, UsageError, port_of},
+    spec::{Argument, UsageError, port_of},
     sys::host::{Host, ThisHost},
 };
 

@@ -35,10 +35,10 @@ use nix::{
 };
 use ragent_base::{
     cli::Cli,
-    net::Reach,
+    net::{Endpoint, Reach},
     report::{service_manager::ServiceManager, telemetry::Log},
     secret::{Credentials, Origin, Secret, Unsecured, file},
-    spec::{Endpoint, JobSpec, StorePorts},
+    spec::{JobSpec, StorePorts},
     sys::host::ThisHost,
 };
 use ragent_benches::{cpu_time, now, observers::Observers};

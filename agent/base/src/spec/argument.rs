@@ -5,7 +5,11 @@ use std::{ffi::OsStr, fmt, num::NonZeroU32, ops::RangeInclusive};
 use ragent_rendezvous::settings::{NodeRange, NodeRangeError};
 
 use super::UsageError;
-use crate::{limits, sys::host::Host};
+use crate::{
+    limits,
+    net::{Endpoint, EndpointError},
+    sys::host::Host,
+};
 
 /// The value of a flag or a variable.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -121,6 +125,33 @@ impl Argument {
         })
     }
 
+    /// Reads an endpoint.
+    pub(super) fn endpoint(&self) -> Result<Endpoint, UsageError> {
+        self.text.parse().map_err(|error| self.not_an_endpoint(error))
+    }
+
+    /// Reads a host, and a port if there is one.
+    pub(super) fn host_and_port(&self) -> Result<(String, Option<u16>), UsageError> {
+        Endpoint::split(&self.text).map_err(|error| self.not_an_endpoint(error))
+    }
+
+    pub(super) fn not_an_endpoint(&self, error: EndpointError) -> UsageError {
+        let hint = match error {
+            EndpointError::NoPort => "with `static`, give the endpoint as `HOST:PORT`",
+            EndpointError::PortInAddress => "give the port as `--master-port`",
+            // Only an IPv6 address has several colons.
+            EndpointError::Port if self.text.matches(':').count() > 1 => {
+                "write an IPv6 address with a port in brackets: `[fd00::1]:29400`"
+            }
+            EndpointError::Bracket => "close it after the IPv6 address: `[fd00::1]:29400`",
+            EndpointError::Host
+            | EndpointError::NoHost
+            | EndpointError::Port
+            | EndpointError::Url => ADDRESS_HINT,
+        };
+        self.is_not(format_args!("a valid endpoint: {error}")).with_hint(hint)
+    }
+
     /// Reads a number of nodes: `N`, `MIN:MAX` or `MIN:MAX:UNIT`.
     pub fn nodes(&self) -> Result<NodeRange, UsageError> {
         let part = |part: &str| python_int(part).unwrap_or_else(|| part.to_owned());
@@ -155,6 +186,9 @@ impl Argument {
         choose(&self.text).ok_or_else(|| self.is_not(choices))
     }
 }
+
+/// The hint for an endpoint that is not the address of a node.
+pub(super) const ADDRESS_HINT: &str = "give the address of one node, such as `node0:29400`";
 
 /// The largest number that signed types of 32 bits have.
 const MAX_SIGNED: u32 = i32::MAX as u32;

@@ -7,12 +7,10 @@ use std::{
 
 use ragent_rendezvous::{ids::RunId, settings::NodeRange};
 
-use super::{
-    Argument, Endpoint, EndpointError, RdzvConf, UsageError, arguments::Arguments,
-    rendezvous::Backend,
-};
+use super::{Argument, RdzvConf, UsageError, arguments::Arguments, rendezvous::Backend};
 use crate::{
     cli::{LaunchArgs, ProgramName},
+    net::{Endpoint, EndpointError},
     spec::limits::MAX_ETCD_MEMBERS,
     sys::host::Host,
 };

@@ -4,11 +4,11 @@
 use ragent_rendezvous::{settings::NodeRange, voter_count::VoterCount};
 
 use super::{
-    Endpoint, RdzvConf, RendezvousMethod, UsageError, VoterList, arguments::Arguments,
-    voters::voters_among,
+    RdzvConf, RendezvousMethod, UsageError, VoterList, arguments::Arguments, voters::voters_among,
 };
 use crate::{
     cli::ProgramName,
+    net::Endpoint,
     scheduler::{Head, Launcher, Placement},
     sys::host::Host,
 };

@@ -5,11 +5,12 @@ use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 use ragent_rendezvous::settings::{NodeRange, NodeRangeError, Timeouts};
 
 use super::{
-    Argument, Endpoint, EndpointError, EtcdSpec, RdzvConf, SearchSpec, UsageError, VoterList,
-    arguments::Arguments, endpoint::ADDRESS_HINT, voters::check_asked_voters,
+    Argument, EtcdSpec, RdzvConf, SearchSpec, UsageError, VoterList, argument::ADDRESS_HINT,
+    arguments::Arguments, voters::check_asked_voters,
 };
 use crate::{
     cli::{JobArgs, LaunchArgs, ProgramName},
+    net::{Endpoint, EndpointError},
     sys::host::Host,
 };
 

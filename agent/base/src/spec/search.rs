@@ -1,11 +1,12 @@
 //! Reads how agents find each other without an address: `--rdzv-endpoint auto`.
 
 use super::limits;
-use super::{
-    Argument, DEFAULT_PORT, Endpoint, RdzvConf, UsageError, VoterList, arguments::Arguments,
-    rendezvous::Backend,
+use super::{Argument, RdzvConf, UsageError, VoterList, arguments::Arguments, rendezvous::Backend};
+use crate::{
+    cli::LaunchArgs,
+    net::{DEFAULT_PORT, Endpoint},
+    sys::host::Host,
 };
-use crate::{cli::LaunchArgs, sys::host::Host};
 
 /// The permission of an agent to host.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

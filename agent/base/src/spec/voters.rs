@@ -5,10 +5,11 @@ use std::{fmt, net::IpAddr, str::FromStr};
 use ragent_rendezvous::{settings::NodeRange, voter_count::VoterCount};
 
 use super::limits::MAX_VOTERS;
-use super::{
-    Argument, DEFAULT_PORT, Endpoint, EndpointError, RdzvConf, RendezvousMethod, UsageError,
+use super::{Argument, RdzvConf, RendezvousMethod, UsageError};
+use crate::{
+    net::{DEFAULT_PORT, Endpoint, EndpointError},
+    scheduler::Launcher,
 };
-use crate::scheduler::Launcher;
 
 /// The endpoints of the first voters, as the user ordered them: three or five, all different; or one,
 /// if only members become further voters.

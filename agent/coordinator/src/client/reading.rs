@@ -12,12 +12,11 @@ use axum::{
 };
 use ragent_base::{
     net::{
-        self, authentication,
+        self, Endpoint, authentication,
         http_client::HttpAnswer,
         secure_stream::{self, SecureStream},
     },
     secret::{ALPN_HTTP1, Credentials},
-    spec::Endpoint,
 };
 use ragent_proto::{convert::state_from_json, printable};
 use ragent_rendezvous::{event::EventId, snapshot::Snapshot};

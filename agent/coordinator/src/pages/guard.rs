@@ -18,7 +18,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use ragent_base::{spec::Endpoint, sys::host::ThisHost};
+use ragent_base::{net::Endpoint, sys::host::ThisHost};
 
 use super::reachability::REACH_PATH;
 use crate::role::Role;

@@ -23,11 +23,10 @@ use axum::{
 };
 use ragent_base::{
     net::{
-        self, Reach,
+        self, Endpoint, Reach,
         http_client::{self, HttpPage},
     },
     secret::Credentials,
-    spec::Endpoint,
     sys::clock,
 };
 use ragent_rendezvous::snapshot::{NodeSnapshot, Snapshot};

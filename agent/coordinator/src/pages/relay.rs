@@ -15,7 +15,10 @@ use axum::{
     },
     response::{IntoResponse, Response},
 };
-use ragent_base::{net::connection_quota::ConnectionOrigin, secret::Credentials, spec::Endpoint};
+use ragent_base::{
+    net::{Endpoint, connection_quota::ConnectionOrigin},
+    secret::Credentials,
+};
 use ragent_proto::convert::CoordinatorAddress;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;

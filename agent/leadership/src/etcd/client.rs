@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 
 use hyper_util::rt::TokioIo;
 use ragent_base::{
-    net,
+    net::{self, Endpoint},
     report::news::with_causes,
-    spec::{Endpoint, EtcdSpec},
+    spec::EtcdSpec,
 };
 use ragent_election::claim::{ChangeOutcome, Entry, KeyContent, Record, Revision, Stamp};
 use ragent_proto::{

@@ -9,9 +9,9 @@ use std::{
 };
 
 use ragent_base::{
-    net::Reach,
+    net::{Endpoint, Reach},
     secret::Credentials,
-    spec::{Endpoint, JobSpec, RendezvousMethod},
+    spec::{JobSpec, RendezvousMethod},
     sys::{clock, host::ThisHost, system_error::system},
 };
 use ragent_leadership::{

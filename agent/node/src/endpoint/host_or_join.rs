@@ -3,9 +3,9 @@
 use std::net::{Ipv4Addr, TcpListener};
 
 use ragent_base::{
-    net::{self, Reach},
+    net::{self, Endpoint, Reach},
     report::{news::with_causes, telemetry},
-    spec::{Endpoint, JobSpec, LauncherGroup, RendezvousMethod, SearchSpec, VoterList},
+    spec::{JobSpec, LauncherGroup, RendezvousMethod, SearchSpec, VoterList},
     sys::system_error::system,
 };
 use ragent_store::StoreThread;

@@ -17,9 +17,11 @@ use std::{
 };
 
 use ragent_base::{
-    net::port::{PortProtocols, PortStore, RegisteredNodes},
+    net::{
+        Endpoint,
+        port::{PortProtocols, PortStore, RegisteredNodes},
+    },
     secret::Credentials,
-    spec::Endpoint,
     sys::system_error::{SystemError, system},
 };
 use ragent_coordinator::{

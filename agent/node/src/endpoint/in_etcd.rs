@@ -9,8 +9,8 @@ use std::{
 };
 
 use ragent_base::{
-    net,
-    spec::{Endpoint, EtcdSpec, JobSpec},
+    net::{self, Endpoint},
+    spec::{EtcdSpec, JobSpec},
     sys::{clock, system_error::system},
 };
 use ragent_core::limits::WAIT_REPEAT;

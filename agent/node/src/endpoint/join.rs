@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use ragent_base::{
-    net,
-    spec::{Endpoint, JobSpec},
+    net::{self, Endpoint},
+    spec::JobSpec,
     sys::system_error::system,
 };
 use ragent_proto::convert::CoordinatorAddress;

@@ -14,10 +14,9 @@ use std::{
 };
 
 use ragent_base::{
-    net::{self, Reach, ResolveError},
+    net::{self, Endpoint, Reach, ResolveError},
     scheduler::Launcher,
     secret::Credentials,
-    spec::Endpoint,
     sys::{clock, host::ThisHost, port_holder},
 };
 use tracing::{info, warn};

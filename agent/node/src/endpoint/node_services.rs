@@ -9,11 +9,11 @@ use std::{
 
 use ragent_base::{
     net::{
-        Reach,
+        Endpoint, Reach,
         port::{PortStore, RegisteredNodes},
     },
     report::{measures::NodeMeasures, telemetry::Log},
-    spec::{Endpoint, JobSpec, RendezvousMethod},
+    spec::{JobSpec, RendezvousMethod},
     sys::{host::ThisHost, memory, system_error::system},
 };
 use ragent_coordinator::pages::metrics::MetricsPage;

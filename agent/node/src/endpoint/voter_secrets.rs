@@ -5,9 +5,9 @@
 use std::net::SocketAddr;
 
 use ragent_base::{
-    net::{self, authentication},
+    net::{self, Endpoint, authentication},
     secret::{Credentials, Mismatch},
-    spec::{Endpoint, VoterList},
+    spec::VoterList,
 };
 use tokio::{task::JoinSet, time::timeout};
 

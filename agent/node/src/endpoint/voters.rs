@@ -13,8 +13,8 @@ use std::{
 };
 
 use ragent_base::{
-    net::{self, Reach},
-    spec::{Endpoint, JobSpec, SearchSpec, VoterList},
+    net::{self, Endpoint, Reach},
+    spec::{JobSpec, SearchSpec, VoterList},
     sys::{clock, host::ThisHost, port_holder, system_error::system},
 };
 use ragent_core::limits::WAIT_REPEAT;

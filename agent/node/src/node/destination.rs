@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, net::SocketAddr};
 
-use ragent_base::spec::Endpoint;
+use ragent_base::net::Endpoint;
 use ragent_core::targets::Targets;
 use ragent_leadership::Leader;
 use ragent_proto::convert::CoordinatorAddress;

@@ -7,8 +7,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use ragent_base::{
-    net::{self, ResolveError},
-    spec::Endpoint,
+    net::{self, Endpoint, ResolveError},
     sys::host::ThisHost,
 };
 use tokio::sync::OnceCell;

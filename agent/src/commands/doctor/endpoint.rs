@@ -8,11 +8,10 @@ use std::{
 
 use ragent_base::{
     net::{
-        self,
+        self, Endpoint,
         http_client::{self, Exchange, ExchangeEnd},
     },
     secret::Credentials,
-    spec::Endpoint,
     sys::{clock, host::ThisHost, port_holder},
 };
 use ragent_coordinator::pages::identity::{IDENTITY_PATH, Identity};

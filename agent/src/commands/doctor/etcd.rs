@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use ragent_base::{
+    net::Endpoint,
     secret::Credentials,
-    spec::{AskedEtcd, Endpoint, EtcdSpec, NO_NAME},
+    spec::{AskedEtcd, EtcdSpec, NO_NAME},
     sys::clock,
 };
 use ragent_election::claim::{KeyContent, Record, RecordKind};

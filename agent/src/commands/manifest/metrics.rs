@@ -2,7 +2,10 @@
 
 use std::net::SocketAddr;
 
-use ragent_base::spec::{Argument, DEFAULT_PORT, UsageError};
+use ragent_base::{
+    net::DEFAULT_PORT,
+    spec::{Argument, UsageError},
+};
 use serde_json::{Value, json};
 
 use super::ManifestSpec;

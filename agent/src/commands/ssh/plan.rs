@@ -7,9 +7,10 @@ use std::{collections::BTreeSet, ffi::OsString, path::PathBuf, time::Duration};
 use nix::sys::signal::Signal;
 use ragent_base::{
     cli::{AuthArgs, LaunchOverSshArgs},
+    net::Endpoint,
     report::telemetry::LogFormat,
     secret::{CertificateRequest, Credentials, Origin, Secret, WrittenSecret},
-    spec::{Argument, Endpoint, JobSpec, RendezvousMethod, UsageError, UsageErrors, asked_voters},
+    spec::{Argument, JobSpec, RendezvousMethod, UsageError, UsageErrors, asked_voters},
     sys::host::Host,
 };
 use ragent_leadership::state_file::{RunningAgent, Stage};

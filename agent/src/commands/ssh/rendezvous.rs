@@ -7,7 +7,8 @@ use std::ffi::OsString;
 
 use ragent_base::{
     cli::LaunchArgs,
-    spec::{Endpoint, RendezvousMethod, voters_among},
+    net::Endpoint,
+    spec::{RendezvousMethod, voters_among},
 };
 use ragent_rendezvous::{settings::NodeRange, voter_count::VoterCount};
 

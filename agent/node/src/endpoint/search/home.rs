@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use ragent_base::{net, spec::Endpoint};
+use ragent_base::net::{self, Endpoint};
 use ragent_coordinator::{driver::Inputs, pages::identity::SearchStage, role::ElectedCoordinator};
 use ragent_leadership::Leadership;
 use ragent_proto::convert::CoordinatorAddress;

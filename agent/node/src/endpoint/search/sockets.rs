@@ -6,8 +6,8 @@ use std::{
 };
 
 use ragent_base::{
-    net,
-    spec::{Endpoint, SearchSpec},
+    net::{self, Endpoint},
+    spec::SearchSpec,
     sys::{
         clock,
         host::{Interface, ThisHost},

@@ -156,10 +156,7 @@ fn text(text: &str) -> OsString {
 mod tests {
     use std::{collections::BTreeMap, num::NonZeroU32};
 
-    use ragent_base::{
-        spec::{Endpoint, VirtualDevices},
-        testing::job_spec,
-    };
+    use ragent_base::{net::Endpoint, spec::VirtualDevices, testing::job_spec};
     use ragent_rendezvous::{
         ids::{GlobalRank, GroupRank, RoleRank, Round, RoundId, RunId, Term},
         settings::SharedSettings,

@@ -6,7 +6,6 @@ use std::{
     str::FromStr,
 };
 
-use super::{Argument, UsageError};
 use crate::limits::MAX_HOST_NAME;
 
 /// The port of an endpoint that names none; the same as torch's.
@@ -71,38 +70,6 @@ pub enum EndpointError {
     PortInAddress,
 }
 
-impl Argument {
-    /// Reads an endpoint.
-    pub(super) fn endpoint(&self) -> Result<Endpoint, UsageError> {
-        self.text.parse().map_err(|error| self.not_an_endpoint(error))
-    }
-
-    /// Reads a host, and a port if there is one.
-    pub(super) fn host_and_port(&self) -> Result<(String, Option<u16>), UsageError> {
-        Endpoint::split(&self.text).map_err(|error| self.not_an_endpoint(error))
-    }
-
-    pub(super) fn not_an_endpoint(&self, error: EndpointError) -> UsageError {
-        let hint = match error {
-            EndpointError::NoPort => "with `static`, give the endpoint as `HOST:PORT`",
-            EndpointError::PortInAddress => "give the port as `--master-port`",
-            // Only an IPv6 address has several colons.
-            EndpointError::Port if self.text.matches(':').count() > 1 => {
-                "write an IPv6 address with a port in brackets: `[fd00::1]:29400`"
-            }
-            EndpointError::Bracket => "close it after the IPv6 address: `[fd00::1]:29400`",
-            EndpointError::Host
-            | EndpointError::NoHost
-            | EndpointError::Port
-            | EndpointError::Url => ADDRESS_HINT,
-        };
-        self.is_not(format_args!("a valid endpoint: {error}")).with_hint(hint)
-    }
-}
-
-/// The hint for an endpoint that is not the address of a node.
-pub(super) const ADDRESS_HINT: &str = "give the address of one node, such as `node0:29400`";
-
 impl FromStr for Endpoint {
     type Err = EndpointError;
 
@@ -115,7 +82,7 @@ impl FromStr for Endpoint {
 
 impl Endpoint {
     /// Splits a text into the host, and the port if there is one.
-    pub(super) fn split(text: &str) -> Result<(String, Option<u16>), EndpointError> {
+    pub fn split(text: &str) -> Result<(String, Option<u16>), EndpointError> {
         let text = text.trim();
         if text.contains("://") {
             return Err(EndpointError::Url);
