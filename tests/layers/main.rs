@@ -13,13 +13,14 @@ use std::{
 };
 
 /// The crates.
-const CRATES: [&str; 10] = [
+const CRATES: [&str; 11] = [
     "agent",
     "agent/base",
     "agent/coordinator",
     "agent/core",
     "agent/leadership",
     "agent/node",
+    "agent/options",
     "proto",
     "rendezvous",
     "rendezvous/election",

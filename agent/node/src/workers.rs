@@ -5,6 +5,7 @@
 //! make no progress.
 
 pub mod driver;
+pub mod event_log;
 pub mod gloo_interface;
 pub mod health;
 mod keeper_link;

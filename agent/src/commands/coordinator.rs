@@ -8,11 +8,9 @@ use std::{
 };
 
 use ragent_base::{
-    cli::CoordinatorArgs,
     limits,
     net::port::RegisteredNodes,
     secret::Credentials,
-    spec::{Argument, UsageError, VoterList, credentials, shared_credentials},
     sys::{clock, host::ThisHost},
 };
 use ragent_coordinator::journal;
@@ -32,6 +30,10 @@ use ragent_node::{
         voters::{OwnEndpoint, own_endpoint, source},
     },
     node::node_id::new_node_id,
+};
+use ragent_options::{
+    cli::CoordinatorArgs,
+    spec::{Argument, UsageError, VoterList, credentials, shared_credentials},
 };
 use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::{

@@ -11,15 +11,10 @@ use ragent_base::{
     limits,
     output::{console::Console, logs::LogFolder, temp_folders},
     report::{
-        event_log::EventLog,
         measures::NodeMeasures,
         news::round_lines::RoundLines,
         service_manager::ServiceManager,
         telemetry::{self, Log},
-    },
-    spec::{
-        self, Argument, JobFiles, JobSpec, NoticeSignal, RendezvousMethod, TimerFile, UsageError,
-        majority_warning,
     },
     sys::{
         clock, files,
@@ -41,10 +36,15 @@ use ragent_node::{
     notices::{self, NoticeRequest, NoticeSocket},
     workers::{
         driver::{self as workers_driver, WorkersCommand, WorkersHandle},
+        event_log::EventLog,
         gloo_interface,
         health::timers::TimerPipe,
         spec::{GivenLimits, WorkersSpec},
     },
+};
+use ragent_options::spec::{
+    self, Argument, JobFiles, JobSpec, NoticeSignal, RendezvousMethod, TimerFile, UsageError,
+    majority_warning,
 };
 use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::{

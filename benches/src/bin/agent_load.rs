@@ -34,11 +34,9 @@ use nix::{
     unistd::Pid,
 };
 use ragent_base::{
-    cli::Cli,
     net::{Endpoint, Reach},
     report::{service_manager::ServiceManager, telemetry::Log},
     secret::{Credentials, Origin, Secret, Unsecured, file},
-    spec::{JobSpec, StorePorts},
     sys::host::ThisHost,
 };
 use ragent_benches::{cpu_time, now, observers::Observers};
@@ -53,6 +51,10 @@ use ragent_node::{
         worker_stores::{StorePortMode, WorkerStores},
     },
     workers::driver::{WorkersCommand, WorkersEvent, WorkersHandle},
+};
+use ragent_options::{
+    cli::Cli,
+    spec::{JobSpec, StorePorts},
 };
 use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::{

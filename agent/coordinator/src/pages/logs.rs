@@ -21,10 +21,11 @@ use ragent_base::{
     output::{
         limits::OUTPUT_LINE_PATIENCE,
         sources::{Cursor, OutputPart, Outputs, RoundOutputs, Start},
+        streams::Stream,
     },
-    spec::{RankRanges, Stream},
     sys::{clock, host::ThisHost},
 };
+use ragent_options::spec::RankRanges;
 use serde::{Deserialize, Serialize};
 use tokio::{sync::mpsc, task::spawn_blocking, time::timeout};
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};

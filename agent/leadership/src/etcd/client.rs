@@ -8,9 +8,9 @@ use hyper_util::rt::TokioIo;
 use ragent_base::{
     net::{self, Endpoint},
     report::news::with_causes,
-    spec::EtcdSpec,
 };
 use ragent_election::claim::{ChangeOutcome, Entry, KeyContent, Record, Revision, Stamp};
+use ragent_options::spec::EtcdSpec;
 use ragent_proto::{
     Malformed,
     convert::claim,

@@ -5,9 +5,9 @@ use std::net::{Ipv4Addr, TcpListener};
 use ragent_base::{
     net::{self, Endpoint, Reach},
     report::{news::with_causes, telemetry},
-    spec::{JobSpec, LauncherGroup, RendezvousMethod, SearchSpec, VoterList},
     sys::system_error::system,
 };
+use ragent_options::spec::{JobSpec, LauncherGroup, RendezvousMethod, SearchSpec, VoterList};
 use ragent_store::StoreThread;
 use tracing::{info, warn};
 

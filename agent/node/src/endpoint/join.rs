@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 
 use ragent_base::{
     net::{self, Endpoint},
-    spec::JobSpec,
     sys::system_error::system,
 };
+use ragent_options::spec::JobSpec;
 use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::message::KnownRound;
 use tokio::sync::watch;

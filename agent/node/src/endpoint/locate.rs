@@ -15,10 +15,10 @@ use std::{
 
 use ragent_base::{
     net::{self, Endpoint, Reach, ResolveError},
-    scheduler::Launcher,
     secret::Credentials,
     sys::{clock, host::ThisHost, port_holder},
 };
+use ragent_options::scheduler::Launcher;
 use tracing::{info, warn};
 
 use super::{

@@ -13,7 +13,6 @@ use ragent_base::{
         port::{PortStore, RegisteredNodes},
     },
     report::{measures::NodeMeasures, telemetry::Log},
-    spec::{JobSpec, RendezvousMethod},
     sys::{host::ThisHost, memory, system_error::system},
 };
 use ragent_coordinator::pages::metrics::MetricsPage;
@@ -23,6 +22,7 @@ use ragent_core::{
 };
 use ragent_election::claim;
 use ragent_leadership::Leadership;
+use ragent_options::spec::{JobSpec, RendezvousMethod};
 use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::{
     ids::NodeId,

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use ragent_base::{
     net::{self, Endpoint, authentication},
     secret::{Credentials, Mismatch},
-    spec::VoterList,
 };
+use ragent_options::spec::VoterList;
 use tokio::{task::JoinSet, time::timeout};
 
 use super::error::LocateError;

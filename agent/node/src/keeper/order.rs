@@ -5,8 +5,9 @@
 
 use std::{collections::BTreeSet, ffi::OsString, net::SocketAddr, path::PathBuf};
 
-use ragent_base::{output::flow::FlowOrder, spec::Signaled};
+use ragent_base::output::flow::FlowOrder;
 use ragent_core::process_end::ProcessEnd;
+use ragent_options::spec::Signaled;
 use serde::{Deserialize, Serialize};
 
 /// A message from the agent to the keeper.

@@ -15,13 +15,13 @@ use nix::{
 };
 use ragent_base::{
     output::flow::{self, HandedOver},
-    spec::Signaled,
     sys::{
         cgroup::{Cgroup, ChildCgroup},
         clock, proc, tree, unix,
     },
 };
 use ragent_core::process_end::ProcessEnd;
+use ragent_options::spec::Signaled;
 
 use super::{
     order::{KeeperReport, Program},

@@ -30,6 +30,7 @@ use ragent_core::{
     saves::NodeSaves,
     signal,
 };
+use ragent_options::spec::{JobSpec, RequestKind};
 use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::{
     ids::{JobUid, Round, StreamNumber},
@@ -51,7 +52,6 @@ use ragent_base::{
         telemetry::{self, Log},
     },
     secret::Mismatch,
-    spec::{JobSpec, RequestKind},
     sys::{alarm::Alarm, clock, host::ThisHost},
 };
 use ragent_coordinator::client::{self, StreamEvent};

@@ -29,12 +29,9 @@ use tokio::sync::{Notify, mpsc};
 use tracing::{debug, info, warn};
 
 pub use self::messages::{WorkersCommand, WorkersEvent, WorkersHandle};
-use ragent_base::{
-    report::event_log::{AgentEvent, WorkerEvent},
-    sys::{
-        alarm::{Alarm, passed},
-        clock,
-    },
+use ragent_base::sys::{
+    alarm::{Alarm, passed},
+    clock,
 };
 
 use self::{
@@ -43,6 +40,7 @@ use self::{
     watching::{next_timer, next_worker_report, open_report_sockets},
 };
 use super::{
+    event_log::{AgentEvent, WorkerEvent},
     gloo_interface::GlooInterface,
     health::{
         checks::HealthChecks,

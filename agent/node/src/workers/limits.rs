@@ -31,6 +31,8 @@ pub(crate) const KILLED_NAMED: usize = 8;
 pub(crate) const FILES_LOOKED_AT: usize = 4096;
 /// The size of a worker's error message in a report.
 pub(crate) const ERROR_MESSAGE: usize = 2 * 1024;
+/// Size of events that wait for a blocked console: those of thousands of workers.
+pub(crate) const MAX_PENDING_EVENTS: usize = 4 * 1024 * 1024;
 /// Timers that workers have set at once: 64 for each of 16 workers.
 pub(crate) const MAX_TIMERS: usize = 1024;
 /// Size of one request for a timer: as much as a pipe takes in one piece.

@@ -14,18 +14,17 @@ use std::{
     sync::Arc,
 };
 
-use ragent_base::{
-    output::{
-        capture::{self, Drain},
-        console::Console,
-        flow::{FlowOrder, StreamDestination},
-        lines::Choice,
-        logs::{LogFolder, WorkerFolder},
-        sources::{Content, OutputFile, Outputs},
-        tail::SharedTail,
-    },
-    spec::{Output, PrefixValues, Stream},
+use ragent_base::output::{
+    capture::{self, Drain},
+    console::Console,
+    flow::{FlowOrder, StreamDestination},
+    lines::Choice,
+    logs::{LogFolder, WorkerFolder},
+    sources::{Content, OutputFile, Outputs},
+    streams::Stream,
+    tail::SharedTail,
 };
+use ragent_options::spec::{Output, PrefixValues};
 use ragent_rendezvous::{
     ids::{GlobalRank, LocalRank},
     message::Admission,

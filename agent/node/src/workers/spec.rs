@@ -4,11 +4,11 @@ use std::{path::PathBuf, sync::Arc};
 
 use ragent_base::{
     output::{console::Console, logs::LogFolder},
-    report::{event_log::EventLog, measures::NodeMeasures},
-    spec::JobSpec,
+    report::measures::NodeMeasures,
 };
+use ragent_options::spec::JobSpec;
 
-use super::health::timers::TimerPipe;
+use super::{event_log::EventLog, health::timers::TimerPipe};
 
 /// The configuration of the driver of a node's workers.
 #[derive(Debug)]

@@ -10,14 +10,12 @@ use std::{
     process::Stdio,
 };
 
-use ragent_base::{
-    spec::WorkerCommand,
-    sys::{
-        host::{Host, ThisHost},
-        private_folder::PrivateFolder,
-        unix,
-    },
+use ragent_base::sys::{
+    host::{Host, ThisHost},
+    private_folder::PrivateFolder,
+    unix,
 };
+use ragent_options::spec::WorkerCommand;
 use sha2::{Digest, Sha256};
 use tokio::{io::AsyncReadExt, process::Command, time::timeout};
 

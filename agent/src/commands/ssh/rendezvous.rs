@@ -5,9 +5,9 @@
 
 use std::ffi::OsString;
 
-use ragent_base::{
+use ragent_base::net::Endpoint;
+use ragent_options::{
     cli::LaunchArgs,
-    net::Endpoint,
     spec::{RendezvousMethod, voters_among},
 };
 use ragent_rendezvous::{settings::NodeRange, voter_count::VoterCount};

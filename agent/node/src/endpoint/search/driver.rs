@@ -10,7 +10,6 @@ use ragent_base::{
     net::{self, Reach},
     report::telemetry,
     secret::{Credentials, Mismatch},
-    spec::SearchSpec,
     sys::{clock, host::ThisHost, system_error::system},
 };
 use ragent_coordinator::{
@@ -18,6 +17,7 @@ use ragent_coordinator::{
     pages::identity::{Candidate, SearchStanding},
 };
 use ragent_leadership::LeadershipCommand;
+use ragent_options::spec::SearchSpec;
 use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::ids::{RunId, VoterAddress};
 use tokio::{

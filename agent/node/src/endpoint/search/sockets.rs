@@ -7,12 +7,12 @@ use std::{
 
 use ragent_base::{
     net::{self, Endpoint},
-    spec::SearchSpec,
     sys::{
         clock,
         host::{Interface, ThisHost},
     },
 };
+use ragent_options::spec::SearchSpec;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::{net::UdpSocket, sync::watch, task::JoinSet};
 use tracing::debug;

@@ -4,13 +4,13 @@ use std::{collections::BTreeMap, path::PathBuf, time::Instant};
 
 use ragent_base::{
     output::{lines::Choice, logs::WorkerFolder, tail::SharedTail},
-    spec::StepFinder,
     sys::memory::OomKills,
 };
 use ragent_core::{
     hang::HangWatch, keeper_watch::KeeperWatch, named_hang::NamedHang, saves::SaveWatch,
     signal::Signal, steps::StepWatch, supervisor::Supervisor,
 };
+use ragent_options::spec::StepFinder;
 use ragent_rendezvous::{
     ids::{JobUid, LocalRank},
     message::{Admission, WorkerEnd},

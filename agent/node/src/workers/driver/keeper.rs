@@ -3,10 +3,7 @@
 use std::{os::fd::OwnedFd, time::Instant};
 
 use nix::sys::signal::Signal;
-use ragent_base::{
-    report::{event_log::WorkerEvent, news},
-    sys::clock,
-};
+use ragent_base::{report::news, sys::clock};
 use ragent_core::{keeper_watch::Effect, process_end::ProcessEnd, standby, supervisor::Input};
 use ragent_rendezvous::{ids::LocalRank, message::WorkerEnd};
 use tracing::{debug, info, warn};
@@ -14,7 +11,10 @@ use tracing::{debug, info, warn};
 use super::{WorkerState, WorkersDriver, WorkersEvent};
 use crate::{
     keeper::order::{KeeperReport, Order},
-    workers::keeper_link::{FromKeeper, KeeperLink},
+    workers::{
+        event_log::WorkerEvent,
+        keeper_link::{FromKeeper, KeeperLink},
+    },
 };
 
 impl WorkersDriver {

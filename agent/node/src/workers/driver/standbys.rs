@@ -2,14 +2,12 @@
 
 use std::{collections::BTreeSet, ffi::OsString, time::Instant};
 
-use ragent_base::{
-    spec::Signaled,
-    sys::{clock, memory, system_error},
-};
+use ragent_base::sys::{clock, memory, system_error};
 use ragent_core::{
     limits,
     standby::{Counts, Effect, Input, Obstacle, StandbyNews, Standbys},
 };
+use ragent_options::spec::Signaled;
 use ragent_rendezvous::{
     ids::LocalRank,
     message::{PROGRESS_MAX, StandbyCounts},

@@ -3,9 +3,7 @@
 use std::{collections::BTreeMap, ffi::OsString, fs::File, io, net::IpAddr, sync::Arc};
 
 use ragent_base::{
-    output::{lines::Choice, logs::WorkerFolder},
-    report::event_log::AgentEvent,
-    spec::{FLIGHT_RECORDER_FILE, StepFinder, Stream, WORKER_SERVER_SOCKET},
+    output::{lines::Choice, logs::WorkerFolder, streams::Stream},
     sys::{clock, memory::OomKills},
 };
 use ragent_core::{
@@ -17,6 +15,7 @@ use ragent_core::{
     steps::StepWatch,
     supervisor::{Input, Supervisor},
 };
+use ragent_options::spec::{FLIGHT_RECORDER_FILE, StepFinder, WORKER_SERVER_SOCKET};
 use ragent_rendezvous::{
     ids::{JobUid, LocalRank},
     message::{Admission, WorkerEnd},
@@ -28,11 +27,12 @@ use super::{Done, Worker, WorkerGroup, WorkersDriver};
 use crate::{
     keeper::order::{Order, Program},
     memory::socket_path,
-    workers::limits,
     workers::{
+        event_log::AgentEvent,
         gloo_interface,
         keeper_link::KeeperLink,
         launch::{arguments, environment},
+        limits,
         plumbing::{Prepared, WorkerFiles, plumb, prepare},
     },
 };

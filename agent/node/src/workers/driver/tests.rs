@@ -15,22 +15,21 @@ use nix::{
 };
 use ragent_base::{
     output::{console::Console, logs::LogFolder},
-    report::{event_log::EventLog, measures::NodeMeasures},
-    spec::JobSpec,
+    report::measures::NodeMeasures,
     sys::memory::OomKills,
-    testing::job_spec,
 };
 use ragent_core::{
     keeper_watch::KeeperWatch, named_hang::NamedHang, saves::SaveWatch, steps::StepWatch,
     supervisor::Supervisor,
 };
+use ragent_options::{spec::JobSpec, testing::job_spec};
 use ragent_rendezvous::{
     ids::{GlobalRank, JobUid},
     message::{Admission, Hung, WorkerEnd},
 };
 
 use super::*;
-use crate::workers::spec::GivenLimits;
+use crate::workers::{event_log::EventLog, spec::GivenLimits};
 
 /// A driver whose only worker is a process that sleeps.
 struct Fixture {

@@ -5,11 +5,9 @@
 use std::{io, os::unix::process::ExitStatusExt, time::Instant};
 
 use nix::{errno::Errno, sys::signal::Signal};
-use ragent_base::{
-    spec::HealthSpec,
-    sys::{clock, user_command},
-};
+use ragent_base::sys::{clock, user_command};
 use ragent_core::health::{Effect, Health, HealthSettings, NodeHealth, Occasion, Verdict};
+use ragent_options::spec::HealthSpec;
 use ragent_rendezvous::message::{Unhealthy, WorkerEnd};
 use tokio::{sync::watch, task::JoinSet};
 use tracing::{info, warn};

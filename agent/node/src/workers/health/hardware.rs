@@ -27,7 +27,6 @@ use nvml_wrapper::{
 };
 use ragent_base::{
     report::measures::NodeMeasures,
-    spec::HealthSpec,
     sys::{
         clock,
         host::{Host, ThisHost, rdma_ports},
@@ -38,6 +37,7 @@ use ragent_core::{
     hardware::{Gpu, News, Reading},
     health::Occasion,
 };
+use ragent_options::spec::HealthSpec;
 use ragent_rendezvous::message::{HardwareFact, Unhealthy};
 use tokio::{runtime::Handle, sync::watch, time::timeout};
 use tracing::{info, warn};

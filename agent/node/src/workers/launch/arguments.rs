@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 
-use ragent_base::spec::{JobSpec, LaunchMethod, substitute};
+use ragent_options::spec::{JobSpec, LaunchMethod, substitute};
 use ragent_rendezvous::{
     ids::{JobUid, LocalRank},
     message::Admission,
@@ -74,7 +74,7 @@ fn basic(
 
 #[cfg(test)]
 mod tests {
-    use ragent_base::{
+    use ragent_options::{
         spec::{JobFiles, JobPath, VirtualDevices, WorkerCommand},
         testing::job_spec,
     };

@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, path::Path, time::Duration};
 
-use ragent_base::spec::{
+use ragent_options::spec::{
     FLIGHT_RECORDER_FILE, JobSpec, LaunchMethod, RendezvousMethod, WORKER_SERVER_SOCKET,
 };
 use ragent_rendezvous::{ids::LocalRank, message::Admission};
@@ -156,7 +156,8 @@ fn text(text: &str) -> OsString {
 mod tests {
     use std::{collections::BTreeMap, num::NonZeroU32};
 
-    use ragent_base::{net::Endpoint, spec::VirtualDevices, testing::job_spec};
+    use ragent_base::net::Endpoint;
+    use ragent_options::{spec::VirtualDevices, testing::job_spec};
     use ragent_rendezvous::{
         ids::{GlobalRank, GroupRank, RoleRank, Round, RoundId, RunId, Term},
         settings::SharedSettings,

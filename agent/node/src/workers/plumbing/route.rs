@@ -1,6 +1,7 @@
 //! Decides the destinations of a worker's stream.
 
-use ragent_base::spec::{Sink, Stream};
+use ragent_base::output::streams::Stream;
+use ragent_options::spec::Sink;
 
 /// The log file of a stream.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -53,7 +54,8 @@ pub(super) fn route<F>(stream: Stream, sink: Sink, log: LogFile<F>, is_terminal:
 
 #[cfg(test)]
 mod tests {
-    use ragent_base::spec::{Output, StreamMap};
+    use ragent_base::output::streams::StreamMap;
+    use ragent_options::spec::Output;
     use ragent_rendezvous::ids::{GlobalRank, LocalRank};
 
     use super::*;
