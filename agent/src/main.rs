@@ -21,11 +21,11 @@ use ragent_base::{
     report::telemetry::{self, DefaultLines, Log, LogFormat},
     sys::{clock, host::ThisHost, system_error::SystemError},
 };
-use ragent_node::keeper;
 use ragent_options::{
     cli::{CheckArgs, Cli, Command, CoordinatorArgs, LaunchArgs, LaunchOverSshArgs, ProgramName},
     spec::{self, JobSpec},
 };
+use ragent_workers::keeper;
 
 fn main() -> ExitCode {
     clock::include_suspensions();

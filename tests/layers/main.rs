@@ -13,7 +13,7 @@ use std::{
 };
 
 /// The crates.
-const CRATES: [&str; 11] = [
+const CRATES: [&str; 12] = [
     "agent",
     "agent/base",
     "agent/coordinator",
@@ -21,6 +21,7 @@ const CRATES: [&str; 11] = [
     "agent/leadership",
     "agent/node",
     "agent/options",
+    "agent/workers",
     "proto",
     "rendezvous",
     "rendezvous/election",

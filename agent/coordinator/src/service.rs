@@ -24,7 +24,7 @@ use ragent_base::{
     report::outcome_text::differences,
     secret::Credentials,
 };
-use ragent_leadership::state_file;
+use ragent_leadership::state_file::{self, DEATH_NOTICE_PATH};
 use ragent_proto::{
     Proof,
     convert::{CoordinatorAddress, FromAgent, FromCoordinator},
@@ -64,9 +64,6 @@ use crate::{
     },
     role::{Elsewhere, Role},
 };
-
-/// The path for death notices.
-pub const DEATH_NOTICE_PATH: &str = "/v1/death-notice";
 
 /// The parts of the routes that other parts of the process use.
 pub struct Shared {

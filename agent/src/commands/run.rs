@@ -34,13 +34,6 @@ use ragent_node::{
         worker_stores::WorkerStores,
     },
     notices::{self, NoticeRequest, NoticeSocket},
-    workers::{
-        driver::{self as workers_driver, WorkersCommand, WorkersHandle},
-        event_log::EventLog,
-        gloo_interface,
-        health::timers::TimerPipe,
-        spec::{GivenLimits, WorkersSpec},
-    },
 };
 use ragent_options::spec::{
     self, Argument, JobFiles, JobSpec, NoticeSignal, RendezvousMethod, TimerFile, UsageError,
@@ -52,6 +45,13 @@ use ragent_rendezvous::{
     message::{JobResult, Outcome, RefuseReason},
 };
 use ragent_store::StoreThread;
+use ragent_workers::{
+    driver::{self as workers_driver, WorkersCommand, WorkersHandle},
+    event_log::EventLog,
+    gloo_interface,
+    health::timers::TimerPipe,
+    spec::{GivenLimits, WorkersSpec},
+};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,

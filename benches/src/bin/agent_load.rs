@@ -50,7 +50,6 @@ use ragent_node::{
         driver::{self, AgentSpec},
         worker_stores::{StorePortMode, WorkerStores},
     },
-    workers::driver::{WorkersCommand, WorkersEvent, WorkersHandle},
 };
 use ragent_options::{
     cli::Cli,
@@ -63,6 +62,7 @@ use ragent_rendezvous::{
     settings::{Leases, NodeRange, SharedSettings, Timeouts},
 };
 use ragent_store::StoreThread;
+use ragent_workers::driver::{WorkersCommand, WorkersEvent, WorkersHandle};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{

@@ -36,6 +36,7 @@ use ragent_rendezvous::{
     ids::{JobUid, Round, StreamNumber},
     message::{Admission, FromNode, NodeDescription, StoreUnreached},
 };
+use ragent_workers::driver::{WorkersCommand, WorkersEvent, WorkersHandle};
 use tokio::{
     sync::{mpsc, watch},
     task::{AbortHandle, JoinSet},
@@ -67,7 +68,6 @@ use super::{
 };
 use crate::memory::MemoryService;
 use crate::notices::{NoticeAnswer, NoticeRequest};
-use crate::workers::driver::{WorkersCommand, WorkersEvent, WorkersHandle};
 
 /// The driver's configuration: the job and the node.
 #[derive(Debug)]
