@@ -23,7 +23,7 @@ LONG_FUNCTION = 60
 # The most that `--check` allows, outside of tests. Lower a number when you go below it. If your change needs more, raise the number in the same
 # commit, and say why in its message.
 MOST = {
-    "own lines": 99_743,
+    "own lines": 99_751,
     "type names used twice": 51,
     f"files above {LONG_FILE} own lines": 39,
     f"functions above {LONG_FUNCTION} lines": 28,
@@ -32,7 +32,9 @@ SETS = {
     "agent": ["agent/src"],
     "agent/node": ["agent/node/src"],
     "agent/coordinator": ["agent/coordinator/src"],
+    "agent/workers": ["agent/workers/src"],
     "agent/leadership": ["agent/leadership/src"],
+    "agent/options": ["agent/options/src"],
     "agent/base": ["agent/base/src"],
     "agent/core": ["agent/core/src"],
     "rendezvous": ["rendezvous/src", "rendezvous/election/src"],

@@ -4,8 +4,10 @@
 //!
 //! - [`ragent_node`]: one node's part in a job
 //! - [`ragent_coordinator`]: the service that one node hosts for all
+//! - [`ragent_workers`]: the local workers
 //! - [`ragent_leadership`]: who coordinates
-//! - [`ragent_base`]: arguments, connections, secrets, logs
+//! - [`ragent_options`]: arguments
+//! - [`ragent_base`]: connections, secrets, logs
 #![deny(unsafe_code)]
 
 pub mod commands;

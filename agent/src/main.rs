@@ -17,13 +17,15 @@ use ragent::commands::{
     secret, ssh, stacks, status,
 };
 use ragent_base::{
-    cli::{CheckArgs, Cli, Command, CoordinatorArgs, LaunchArgs, LaunchOverSshArgs, ProgramName},
     limits,
     report::telemetry::{self, DefaultLines, Log, LogFormat},
-    spec::{self, JobSpec},
     sys::{clock, host::ThisHost, system_error::SystemError},
 };
-use ragent_node::keeper;
+use ragent_options::{
+    cli::{CheckArgs, Cli, Command, CoordinatorArgs, LaunchArgs, LaunchOverSshArgs, ProgramName},
+    spec::{self, JobSpec},
+};
+use ragent_workers::keeper;
 
 fn main() -> ExitCode {
     clock::include_suspensions();
@@ -93,7 +95,7 @@ fn launch_with(
     launch: impl FnOnce(JobSpec, &Log) -> Result<ExitCode, LaunchError>,
 ) -> Result<ExitCode, LaunchError> {
     parent::watch(&ThisHost)?;
-    let format = LogFormat::of(&args);
+    let format = spec::log_format(&args);
     let name = args.name;
     let report = spec::report_path(&args, &ThisHost);
     let lines = match name {
@@ -123,7 +125,7 @@ fn report_refusal(report: Option<PathBuf>, exit_code: u8, text: String) {
 fn launch_over_ssh(args: LaunchOverSshArgs) -> Result<ExitCode, LaunchError> {
     parent::watch(&ThisHost)?;
     // An invalid format is reported with the other usage errors.
-    let format = LogFormat::of(&args.launch).unwrap_or(LogFormat::Text);
+    let format = spec::log_format(&args.launch).unwrap_or(LogFormat::Text);
     logged(format, DefaultLines::Few, ProgramName::Ragent, |_| ssh::launch(args))
 }
 

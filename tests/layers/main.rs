@@ -13,13 +13,15 @@ use std::{
 };
 
 /// The crates.
-const CRATES: [&str; 10] = [
+const CRATES: [&str; 12] = [
     "agent",
     "agent/base",
     "agent/coordinator",
     "agent/core",
     "agent/leadership",
     "agent/node",
+    "agent/options",
+    "agent/workers",
     "proto",
     "rendezvous",
     "rendezvous/election",

@@ -37,7 +37,7 @@ fn machines_next_to_their_driver_are_pure() {
         "src/commands/top/nodes.rs",
         "src/commands/top/rates.rs",
         "src/commands/top/scroll.rs",
-        "coordinator/src/pause.rs",
+        "coordinator/src/driver/pause.rs",
         "node/src/endpoint/locator.rs",
         "node/src/endpoint/search/choice.rs",
         "node/src/endpoint/search/choice/places.rs",

@@ -17,7 +17,7 @@ use crate::{
     support::{Sandbox, is_there},
 };
 
-const HOOK: &str = include_str!("../../agent/node/src/workers/sitecustomize.py");
+const HOOK: &str = include_str!("../../agent/workers/src/sitecustomize.py");
 const SCRIPT: &str = "\
 import os, subprocess
 print(os.environ['RANK'], os.environ.get('EARLIER'), os.environ.get('OTHER'), flush=True)

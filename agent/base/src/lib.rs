@@ -1,18 +1,14 @@
 //! The parts that all crates of the agent use.
 //!
 //! The modules follow from the lowest layer to the highest: [`limits`], [`sys`] (the machine and its system), [`secret`] (secrets and
-//! certificates), [`cli`] (parses the arguments), [`scheduler`] (the variables of Slurm, MPI and others), [`spec`] (the meaning of
-//! the arguments), [`net`] (listeners and connections), [`output`] (of workers) and [`report`] (lines for the user).
+//! certificates), [`net`] (listeners and connections), [`output`] (of workers) and [`report`] (lines for the user).
 #![deny(unsafe_code)]
 
-pub mod cli;
 pub mod limits;
 pub mod net;
 pub mod output;
 pub mod report;
-pub mod scheduler;
 pub mod secret;
-pub mod spec;
 pub mod sys;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -60,7 +60,7 @@ pub const MAX_REACHED: usize = 256;
 /// The number of these nodes that are asked, or tried, at the same time.
 pub const REACH_AT_ONCE: usize = 32;
 /// The length of a host's name: that of a DNS name.
-pub(crate) const MAX_HOST_NAME: usize = 253;
+pub const MAX_HOST_NAME: usize = 253;
 /// The number of names in one node list of a scheduler: more than any cluster has nodes.
 pub const MAX_LISTED_NODES: usize = 65_536;
 /// The size of a state file that is read.

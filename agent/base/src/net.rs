@@ -3,12 +3,13 @@
 //!
 //! `port` serves the protocols of one port, `connection_quota` decides which connections it keeps, and `refusals` which
 //! refusals are logged. `secure_stream` is a connection with TLS, and `authentication` selects the secret for it;
-//! `http_client` requests a page.
+//! `http_client` requests a page, and `endpoint` reads the address of a coordinator.
 
 pub mod authentication;
 pub mod bounded_connections;
 pub mod connection;
 pub mod connection_quota;
+mod endpoint;
 pub mod http;
 pub mod http_client;
 mod limits;
@@ -26,10 +27,8 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{
-    spec::Endpoint,
-    sys::{clock, host::ThisHost},
-};
+pub use self::endpoint::{DEFAULT_PORT, Endpoint, EndpointError, is_host};
+use crate::sys::{clock, host::ThisHost};
 
 /// The connections that a listener of this program accepts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -4,11 +4,13 @@
 mod begun_line;
 pub mod capture;
 pub mod console;
+pub mod filters;
 pub mod flow;
 pub mod limits;
 pub mod lines;
 pub mod logs;
 mod pipes;
 pub mod sources;
+pub mod streams;
 pub mod tail;
 pub mod temp_folders;

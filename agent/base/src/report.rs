@@ -1,7 +1,5 @@
-//! Reports for people and programs: log lines, the report of a failed job, torch's events, and
-//! notices to a service manager.
+//! Reports for people and programs: log lines, the report of a failed job, and notices to a service manager.
 
-pub mod event_log;
 pub mod event_text;
 mod failure;
 pub mod fold;

@@ -1,7 +1,6 @@
 //! Parts that several unit tests and fuzz targets use, in this crate and in those above.
 
 use std::{
-    ffi::OsString,
     fmt::Debug,
     time::{Duration, Instant},
 };
@@ -16,8 +15,6 @@ use ragent_rendezvous::{
     snapshot::{JobTime, NodeSnapshot, NodeStateName, PhaseName, Snapshot},
     voter_count::VoterCount,
 };
-
-use crate::{cli::Cli, spec::JobSpec, sys::host::FakeHost};
 
 /// The job that the targets know.
 pub mod job {
@@ -120,14 +117,6 @@ pub fn nodes(members: u32, spares: u32) -> Vec<NodeSnapshot> {
         excluded: None,
     };
     (0..members + spares).map(node).collect()
-}
-
-/// The job of `ragent --no-python true`, on a machine without anything else.
-pub fn job_spec() -> JobSpec {
-    let host = FakeHost { programs: vec!["/bin/true".into()], ..FakeHost::default() };
-    let words = ["ragent", "--no-python", "/bin/true"].map(OsString::from);
-    let cli = Cli::read(words).expect("a command line");
-    JobSpec::resolve(cli.launch, &host).expect("a job")
 }
 
 /// The registration of a node with one worker in a job of one to three nodes.

@@ -12,12 +12,11 @@ use std::{io, net::SocketAddr, pin::pin, time::Duration};
 use hyper_util::rt::TokioIo;
 use ragent_base::{
     net::{
-        self, ResolveError,
+        self, Endpoint, ResolveError,
         authentication::{self, UserError},
         secure_stream::{self, DialError, OpenedEnd},
     },
     secret::{ALPN_HTTP2, Credentials, Mismatch},
-    spec::Endpoint,
 };
 use ragent_proto::{
     Proof,

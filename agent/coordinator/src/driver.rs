@@ -8,12 +8,25 @@
 //!
 //! An agent that reads too slowly fills the queue of its stream, and the stream is dropped. The
 //! agent registers again, and both sides repeat their state, so nothing is lost.
+//!
+//! Helpers, one decision each: `persistence` stores the state of the job, [`proofs`] checks node ids, and `streams` keeps the streams of
+//! nodes. `pause` delays timeouts after the process was paused. `excluded_hosts` asks a program which hosts get no place. `peer_addresses`
+//! chooses the addresses of a node, and `node_reach` tests the connections to new nodes. `listed_voters` adds the voters to the status.
+
+pub(crate) mod excluded_hosts;
+mod listed_voters;
+pub mod measures;
+mod node_reach;
+mod pause;
+mod peer_addresses;
+mod persistence;
+pub mod proofs;
+mod streams;
 
 use std::{collections::VecDeque, path::PathBuf, sync::Arc, time::Instant};
 
 use ragent_base::{
-    net::{connection::PeerAddress, port::RegisteredNodes},
-    spec::Endpoint,
+    net::{Endpoint, connection::PeerAddress, port::RegisteredNodes},
     sys::{
         alarm::{Alarm, passed},
         clock,
@@ -41,8 +54,7 @@ use ragent_rendezvous::{
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{debug, warn};
 
-use super::{
-    journal::{EventJournal, JournalReader},
+use self::{
     listed_voters::ListedVoters,
     measures::CoordinatorMeasures,
     node_reach::NodeReach,
@@ -52,7 +64,10 @@ use super::{
     proofs::Proofs,
     streams::{OpenStream, OpenStreams},
 };
-use crate::limits;
+use crate::{
+    journal::{EventJournal, JournalReader},
+    limits,
+};
 
 /// An input of the coordinator.
 #[derive(Debug)]

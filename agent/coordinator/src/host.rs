@@ -21,12 +21,14 @@ use ragent_rendezvous::{
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, info};
 
-use super::{
-    driver::{self, Coordination, CoordinatorEnd, Input, Inputs, Place, Records},
-    proofs::Proofs,
+use crate::{
+    driver::{
+        self, Coordination, CoordinatorEnd, Input, Inputs, Place, Records, excluded_hosts,
+        proofs::Proofs,
+    },
+    limits,
     role::ElectedCoordinator,
 };
-use crate::{excluded_hosts, limits};
 
 /// Runs the coordinator of a process whenever the process leads.
 pub struct CoordinatorHost {

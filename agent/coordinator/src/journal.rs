@@ -1,7 +1,9 @@
 //! Keeps the newest events of a job as JSON lines, for any number of readers.
 //!
 //! The journal is a ring buffer: old events make room for new ones. A reader gives the id of its
-//! last event, and receives the events after it.
+//! last event, and receives the events after it. [`file`] appends all events to a file.
+
+pub mod file;
 
 use std::{
     collections::VecDeque,
@@ -19,8 +21,8 @@ use ragent_rendezvous::{
 use serde::Serialize;
 use tokio::sync::watch;
 
-use super::{journal_file::JournalFile, state::JsonState};
-use crate::limits;
+use self::file::JournalFile;
+use crate::{limits, pages::cache::JsonState};
 
 /// The schema of a line.
 const SCHEMA: u32 = 1;

@@ -24,7 +24,7 @@ use ragent_base::{
     report::outcome_text::differences,
     secret::Credentials,
 };
-use ragent_leadership::state_file;
+use ragent_leadership::state_file::{self, DEATH_NOTICE_PATH};
 use ragent_proto::{
     Proof,
     convert::{CoordinatorAddress, FromAgent, FromCoordinator},
@@ -46,25 +46,24 @@ use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming, service::Routes};
 use tracing::warn;
 
-use super::{
-    browser_guard::{self, Guard},
+use crate::{
     driver::{Input, Inputs},
-    events_page, facts_page,
-    identity::{self, IDENTITY_PATH, IdentityPage, ShownStanding},
-    logs_page::{self, LogsPage},
-    metrics::{self, MetricsPage},
-    page::{self, Document},
-    reachability::{self, PORT_PATH, REACH_PATH, ReachMeasurement},
-    readers::Readers,
-    relay::{Asker, PageRelay},
+    limits,
+    pages::{
+        browser::{self, Document},
+        events, facts,
+        guard::{self, Guard},
+        identity::{self, IDENTITY_PATH, IdentityPage, ShownStanding},
+        logs::{self, LogsPage},
+        metrics::{self, MetricsPage},
+        reachability::{self, PORT_PATH, REACH_PATH, ReachMeasurement},
+        readers::Readers,
+        relay::{Asker, PageRelay},
+        states::States,
+        status::{self, StatusPage},
+    },
     role::{Elsewhere, Role},
-    states::States,
-    status_page::{self, StatusPage},
 };
-use crate::limits;
-
-/// The path for death notices.
-pub const DEATH_NOTICE_PATH: &str = "/v1/death-notice";
 
 /// The parts of the routes that other parts of the process use.
 pub struct Shared {
@@ -86,8 +85,8 @@ pub fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> (Router
     let relay = PageRelay { credentials: credentials.clone(), readers: readers.clone() };
     let status = pages(states, relay, true)
         .merge(metrics::route(Arc::clone(&metrics)))
-        .merge(facts_page::route(Arc::clone(&metrics)));
-    let logs = logs_page::route(LogsPage {
+        .merge(facts::route(Arc::clone(&metrics)));
+    let logs = logs::route(LogsPage {
         node: Arc::clone(&metrics),
         readers: readers.clone(),
         is_secured: credentials.is_secured(),
@@ -106,7 +105,7 @@ pub fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> (Router
     let reach = reach.route(PORT_PATH, get(reachability::open_port));
     let guard = Arc::new(Guard::new(Arc::clone(&role)));
     let guarded = |router: Router| {
-        router.layer(middleware::from_fn_with_state(Arc::clone(&guard), browser_guard::check))
+        router.layer(middleware::from_fn_with_state(Arc::clone(&guard), guard::check))
     };
     let service = Service { role, refusals: Arc::clone(&refusals) };
     let grpc =
@@ -143,7 +142,7 @@ pub fn relayed_pages(
     let states = Arc::new(States::new(Arc::clone(&role), Arc::default()));
     let relay = PageRelay { credentials: credentials.clone(), readers: Readers::default() };
     let guard = Arc::new(Guard::new(role));
-    pages(states, relay, false).layer(middleware::from_fn_with_state(guard, browser_guard::check))
+    pages(states, relay, false).layer(middleware::from_fn_with_state(guard, guard::check))
 }
 
 /// Creates the routes of the pages that only the coordinator has. The page for browsers has a link to the metrics if
@@ -151,9 +150,9 @@ pub fn relayed_pages(
 fn pages(states: Arc<States>, relay: PageRelay, has_metrics: bool) -> Router {
     let status = Arc::new(StatusPage::new(Arc::clone(&states), relay.clone()));
     let document = Document::new(Arc::clone(&status), has_metrics);
-    status_page::route(status)
-        .merge(events_page::route(Arc::clone(&states), relay.clone()))
-        .merge(page::routes(states, relay, document))
+    status::route(status)
+        .merge(events::route(Arc::clone(&states), relay.clone()))
+        .merge(browser::routes(states, relay, document))
 }
 
 /// The data for the refusal of a request.
@@ -429,7 +428,7 @@ mod tests {
     use super::*;
     use crate::{
         client::{EVENTS_PATH, STATUS_PATH, WATCH_PATH},
-        facts_page::FACTS_PATH,
+        pages::facts::FACTS_PATH,
     };
 
     fn elsewhere() -> Role {

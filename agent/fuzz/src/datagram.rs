@@ -6,7 +6,7 @@ use ragent_base::{
     secret::{Credentials, Origin, Secret, Unsecured},
     testing::job,
 };
-use ragent_coordinator::identity::Candidate;
+use ragent_coordinator::pages::identity::Candidate;
 use ragent_rendezvous::ids::RunId;
 
 use super::datagram::{Announcement, Opened, Seal};

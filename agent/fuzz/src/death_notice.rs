@@ -1,7 +1,7 @@
 //! The body of a death notice, which any process may send.
 
 use ragent_base::testing::{assert_printable, job};
-use ragent_coordinator::proofs::Proofs;
+use ragent_coordinator::driver::proofs::Proofs;
 use ragent_leadership::state_file::parse_death_notice;
 use ragent_rendezvous::ids::{JobUid, ProofKey};
 

@@ -1,9 +1,7 @@
 //! Compressed lists of nodes and of tasks.
 
-use ragent_base::{
-    limits::MAX_LISTED_NODES,
-    scheduler::node_list::{counts, names},
-};
+use ragent_base::limits::MAX_LISTED_NODES;
+use ragent_options::scheduler::node_list::{counts, names};
 
 /// Expands a list of names, and of counts.
 pub fn node_list(input: &[u8]) {

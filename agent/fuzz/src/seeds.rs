@@ -9,7 +9,7 @@ use ragent_base::{
     },
     testing::{self, job},
 };
-use ragent_coordinator::proofs::Proofs;
+use ragent_coordinator::driver::proofs::Proofs;
 use ragent_election::election::message::{Lists, Replica, Version, VoterSlot};
 use ragent_leadership::{Stored, state_file::write_copy};
 use ragent_proto::{Message as _, Proof, convert::FromAgent, v1};

@@ -50,5 +50,5 @@ pub use crate::commands::ssh::fuzzing::{hostfile, launch_frames};
 pub use ragent_node::{
     endpoint::search::fuzzing::datagram,
     memory::fuzzing::{memory_frames, memory_requests},
-    workers::fuzzing::torch_records,
 };
+pub use ragent_workers::fuzzing::torch_records;

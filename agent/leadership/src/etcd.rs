@@ -23,6 +23,7 @@ mod watch;
 use std::{io, thread};
 
 use ragent_election::claim::ClaimSettings;
+use ragent_options::spec::EtcdSpec;
 use ragent_rendezvous::ids::RunId;
 use tokio::{
     runtime::Builder,
@@ -32,7 +33,6 @@ use tokio::{
 pub use self::client::EtcdClient;
 use self::driver::{EtcdDriver, PublishedClaim};
 pub use self::error::EtcdError;
-use ragent_base::spec::EtcdSpec;
 
 use super::{Leader, Leadership, Means, RunningLeadership, Stored};
 

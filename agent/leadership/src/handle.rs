@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ragent_base::{net::port::PassedConnection, spec::Endpoint};
+use ragent_base::net::{Endpoint, port::PassedConnection};
 use ragent_election::election::{self, OtherJob, message::Replica};
 use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::{

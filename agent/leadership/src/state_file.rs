@@ -28,7 +28,9 @@ pub use self::{
     },
     cleaning::clean,
     closed_job::ClosedJob,
-    death_notice::{DeathNotice, has_death_notice, parse_death_notice, write_death_notice},
+    death_notice::{
+        DEATH_NOTICE_PATH, DeathNotice, has_death_notice, parse_death_notice, write_death_notice,
+    },
     ended_jobs::EndedJobs,
     files::{job_state_path, member_path, member_ports, voter_path},
     job_state::{read_copy, read_job_state, write_copy},

@@ -28,12 +28,12 @@ use nix::unistd::Pid;
 use ragent_base::{net::port::PassedConnection, secret::Credentials, sys::clock};
 use ragent_core::memory::{Answer, Buffer, Effect, Input, TransferEnd, TransferId};
 use ragent_rendezvous::ids::{JobUid, LocalRank, RoundId};
+use ragent_workers::socket_folder::SocketFolder;
 use tokio::sync::{mpsc, watch};
 use tracing::warn;
 
 #[cfg(any(test, feature = "testing"))]
 pub use self::transport::fuzzing;
-pub(crate) use self::worker_sockets::path as socket_path;
 use self::{
     buffers::{Buffers, file_of, read_only},
     event::{AnswerSender, Event, Reply, ReplySender, TransferAnswer, memory_left},
@@ -41,7 +41,6 @@ use self::{
     transport::Transport,
     worker_sockets::WorkerSockets,
 };
-use crate::socket_folder::SocketFolder;
 
 /// The settings of a [`MemoryService`].
 #[derive(Debug)]

@@ -6,8 +6,8 @@ mod socket;
 
 use std::time::Duration;
 
-use ragent_base::spec::RequestKind;
 use ragent_core::agent::NotTaken;
+use ragent_options::spec::RequestKind;
 use ragent_rendezvous::message::NOTICE_TEXT_MAX;
 use tokio::sync::mpsc;
 

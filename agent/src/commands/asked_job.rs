@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use ragent_base::{
+use ragent_base::sys::{host::ThisHost, proc};
+use ragent_leadership::state_file::{self, RunningAgent, Stage};
+use ragent_options::{
     cli::AskedJobArgs,
     spec::{self, AskedEndpoint, JobEndpoint},
-    sys::{host::ThisHost, proc},
 };
-use ragent_leadership::state_file::{self, RunningAgent, Stage};
 
 use super::{
     credentials::{self, AskerCredentials},

@@ -19,10 +19,12 @@ use std::{
 };
 
 use ragent_base::{
-    cli::{CheckFlags, LaunchArgs},
     report::telemetry::Log,
-    spec::{Argument, JobSpec, UsageError, UsageErrors},
     sys::{host::ThisHost, parents, private_folder::PrivateFolder, random::random_id},
+};
+use ragent_options::{
+    cli::{CheckFlags, LaunchArgs},
+    spec::{Argument, JobSpec, UsageError, UsageErrors},
 };
 
 use ragent_proto::printable;

@@ -7,7 +7,7 @@ use std::{
 
 use clap::{Command, CommandFactory};
 use clap_complete::{Shell, generate};
-use ragent_base::{
+use ragent_options::{
     cli::{Cli, ProgramName},
     spec::Argument,
 };

@@ -8,14 +8,12 @@ use std::{
 };
 
 use ragent_base::{
-    cli::CoordinatorArgs,
     limits,
     net::port::RegisteredNodes,
     secret::Credentials,
-    spec::{Argument, UsageError, VoterList, credentials, shared_credentials},
     sys::{clock, host::ThisHost},
 };
-use ragent_coordinator::journal_file;
+use ragent_coordinator::journal;
 use ragent_election::election::timers::Timers;
 use ragent_leadership::state_file;
 use ragent_node::{
@@ -32,6 +30,10 @@ use ragent_node::{
         voters::{OwnEndpoint, own_endpoint, source},
     },
     node::node_id::new_node_id,
+};
+use ragent_options::{
+    cli::CoordinatorArgs,
+    spec::{Argument, UsageError, VoterList, credentials, shared_credentials},
 };
 use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::{
@@ -178,7 +180,7 @@ fn settings(run_id: RunId, coordinator: String, voter_count: VoterCount) -> Sett
 fn journal(args: &CoordinatorArgs) -> Result<Option<PathBuf>, LaunchError> {
     let path = args.journal.as_ref().map(PathBuf::from);
     if let Some(path) = &path {
-        journal_file::open(path).map_err(unwritable("--journal", path))?;
+        journal::file::open(path).map_err(unwritable("--journal", path))?;
     }
     Ok(path)
 }

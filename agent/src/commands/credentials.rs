@@ -1,16 +1,18 @@
 //! Chooses the credentials of a command that asks a job for its state.
 
 use ragent_base::{
-    cli::AuthArgs,
-    net::{self, authentication},
+    net::{self, Endpoint, authentication},
     secret::{
         CertificateRequest, Credentials, Origin, PlacesError, Secret, WrittenSecret,
         file::{self, FileError},
     },
-    spec::{self, Endpoint, JobEndpoint, UsageError},
     sys::host::ThisHost,
 };
 use ragent_leadership::state_file::{self, RegisteredCredentials, RunningAgent};
+use ragent_options::{
+    cli::AuthArgs,
+    spec::{self, JobEndpoint, UsageError},
+};
 
 /// The credentials of a command.
 #[derive(Clone, Debug)]

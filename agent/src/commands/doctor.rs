@@ -20,10 +20,12 @@ mod voters;
 use std::{fmt, io, num::NonZeroU32, process::ExitCode};
 
 use ragent_base::{
-    cli::{DoctorArgs, LaunchArgs},
     secret::Credentials,
-    spec::{self, AskedEndpoint, AskedEtcd, JobEndpoint, UsageError},
     sys::{host::ThisHost, stdout},
+};
+use ragent_options::{
+    cli::{DoctorArgs, LaunchArgs},
+    spec::{self, AskedEndpoint, AskedEtcd, JobEndpoint, UsageError},
 };
 use serde::Serialize;
 use tokio::{task::spawn_blocking, time::timeout};

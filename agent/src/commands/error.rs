@@ -10,12 +10,10 @@ use std::{
 };
 
 use ragent_base::{
-    cli::{self, ProgramName},
     report::{
         outcome_text::{closed, differences, with_hint},
         status_text::progress::grouped,
     },
-    spec::{Argument, StorePorts, UsageError},
     sys::system_error::SystemError,
 };
 use ragent_coordinator::client::StreamError;
@@ -29,6 +27,10 @@ use ragent_node::{
         CHECK_NAME, HostOrJoinError, LocateError, MetricsPortError, search::sockets::SocketsError,
     },
     node::driver::{DependsOn, NodeEnd},
+};
+use ragent_options::{
+    cli::{self, ProgramName},
+    spec::{Argument, StorePorts, UsageError},
 };
 use ragent_proto::printable;
 use ragent_rendezvous::{

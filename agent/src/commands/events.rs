@@ -6,13 +6,14 @@ mod lines;
 
 use std::{ops::ControlFlow, process::ExitCode, time::Duration};
 
+use ragent_options::{cli::EventsArgs, spec::UsageError};
 use ragent_proto::printable;
 use ragent_rendezvous::event::EventId;
 use tokio::time::timeout;
 use tracing::warn;
 
 pub(super) use self::{entry::JournalEntry, file::RecordedRun, lines::EventLines};
-use ragent_base::{cli::EventsArgs, spec::UsageError, sys::stdout};
+use ragent_base::sys::stdout;
 use ragent_coordinator::client::{JobPage, JournalRequest, PageLines};
 
 use super::{

@@ -11,7 +11,8 @@ mod topic;
 
 use std::process::ExitCode;
 
-use ragent_base::{cli::ExplainArgs, sys::stdout};
+use ragent_base::sys::stdout;
+use ragent_options::cli::ExplainArgs;
 use ragent_proto::printable;
 use serde::Serialize;
 

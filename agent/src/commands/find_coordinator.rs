@@ -1,13 +1,10 @@
 //! Asks for the state of a job, at its endpoint or at all of its voters at once.
 
-use ragent_base::{
-    report::news::with_causes,
-    secret::Credentials,
-    spec::{Endpoint, JobEndpoint, VoterList},
-};
+use ragent_base::{net::Endpoint, report::news::with_causes, secret::Credentials};
 use ragent_coordinator::client::{self, Asked, JobPage, NotFound, PageLines, StreamError};
 use ragent_leadership::state_file::{self, RunningAgent, Stage};
 use ragent_node::endpoint::identity;
+use ragent_options::spec::{JobEndpoint, VoterList};
 use ragent_rendezvous::snapshot::Snapshot;
 use tokio::task::JoinSet;
 

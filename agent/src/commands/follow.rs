@@ -2,8 +2,9 @@
 
 use std::{ops::ControlFlow, time::Duration};
 
-use ragent_base::{spec::JobEndpoint, sys::clock};
+use ragent_base::sys::clock;
 use ragent_coordinator::client::{JobPage, PageLines, StateStream, StreamError};
+use ragent_options::spec::JobEndpoint;
 use ragent_rendezvous::{jitter::Pauses, snapshot::Snapshot};
 
 use super::{

@@ -8,13 +8,13 @@ use std::{
     process::ExitCode,
 };
 
-use ragent_base::{
+use ragent_base::sys::{
+    host::{Host, ThisHost},
+    stdout,
+};
+use ragent_options::{
     cli::{InstallTorchrunArgs, TORCHRUN},
     spec::UsageError,
-    sys::{
-        host::{Host, ThisHost},
-        stdout,
-    },
 };
 
 use super::error::{LaunchError, system};

@@ -21,15 +21,17 @@ use std::{
 };
 
 use ragent_base::{
-    cli::LogsArgs,
     report::fold,
     secret::Credentials,
-    spec::{Argument, LinePattern},
     sys::{clock, host::ThisHost},
 };
 use ragent_coordinator::{
     client::{JobPage, StateStream},
-    logs_page::{LogsMessage, LogsRequest, NEWEST_LINES},
+    pages::logs::{LogsMessage, LogsRequest, NEWEST_LINES},
+};
+use ragent_options::{
+    cli::LogsArgs,
+    spec::{Argument, LinePattern},
 };
 use ragent_proto::printable;
 use ragent_rendezvous::{ids::NodeId, snapshot::Snapshot};

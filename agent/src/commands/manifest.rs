@@ -26,10 +26,10 @@ use std::{
     process::ExitCode,
 };
 
-use ragent_base::{
+use ragent_base::sys::host::Host;
+use ragent_options::{
     cli::{K8sArgs, ManifestArgs, ManifestTarget},
     spec::majority_warning,
-    sys::host::Host,
 };
 
 use self::{

@@ -10,13 +10,15 @@ use std::{
 
 use nix::unistd::{Uid, User, geteuid, setgid, setgroups, setuid};
 use ragent_base::{
-    cli::{AskedKind, NoticeArgs},
     report::status_text::progress::grouped,
-    spec::{Argument, RequestKind, UsageError},
     sys::{host::ThisHost, stdout},
 };
 use ragent_leadership::state_file::{RunningAgent, Stage, running_agents_in};
 use ragent_node::notices::{Answer, Request, ask};
+use ragent_options::{
+    cli::{AskedKind, NoticeArgs},
+    spec::{Argument, RequestKind, UsageError},
+};
 use tokio::task::JoinSet;
 
 use super::{

@@ -19,16 +19,15 @@ use axum::{
     response::Response,
 };
 use ragent_base::{
-    cli::PageArgs,
     net::{
         self,
         port::{self, PortProtocols},
     },
-    spec::JobEndpoint,
     sys::{clock, host::ThisHost},
 };
 use ragent_coordinator::service;
 use ragent_node::endpoint::{HostOrJoinError, LocateError};
+use ragent_options::{cli::PageArgs, spec::JobEndpoint};
 use ragent_proto::convert::CoordinatorAddress;
 use tokio::sync::{Mutex, watch};
 

@@ -4,7 +4,8 @@ use nix::{
     sys::{prctl, signal::Signal},
     unistd::{self, Pid},
 };
-use ragent_base::{spec::Argument, sys::host::Host};
+use ragent_base::sys::host::Host;
+use ragent_options::spec::Argument;
 
 use super::error::{LaunchError, system};
 

@@ -11,11 +11,13 @@ use std::{
 };
 
 use ragent_base::{
-    cli::RankArgs,
-    net,
-    scheduler::{Head, Placement},
-    spec::{Argument, Endpoint, UsageError, port_of},
+    net::{self, Endpoint},
     sys::host::{Host, ThisHost},
+};
+use ragent_options::{
+    cli::RankArgs,
+    scheduler::{Head, Placement},
+    spec::{Argument, UsageError, port_of},
 };
 
 use super::{error::LaunchError, runtime};
@@ -193,8 +195,8 @@ mod tests {
         let mut host = FakeHost::default();
         host.env.extend(env.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())));
         let words = line.split_whitespace().map(OsString::from);
-        let Some(ragent_base::cli::Command::Rank(args)) =
-            ragent_base::cli::Cli::read(words).unwrap().command
+        let Some(ragent_options::cli::Command::Rank(args)) =
+            ragent_options::cli::Cli::read(words).unwrap().command
         else {
             panic!("{line}")
         };

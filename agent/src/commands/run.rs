@@ -11,15 +11,10 @@ use ragent_base::{
     limits,
     output::{console::Console, logs::LogFolder, temp_folders},
     report::{
-        event_log::EventLog,
         measures::NodeMeasures,
         news::round_lines::RoundLines,
         service_manager::ServiceManager,
         telemetry::{self, Log},
-    },
-    spec::{
-        self, Argument, JobFiles, JobSpec, NoticeSignal, RendezvousMethod, TimerFile, UsageError,
-        majority_warning,
     },
     sys::{
         clock, files,
@@ -28,7 +23,7 @@ use ragent_base::{
         random::random_id,
     },
 };
-use ragent_coordinator::journal_file;
+use ragent_coordinator::journal;
 use ragent_core::agent::Ending;
 use ragent_election::claim::ClaimTimers;
 use ragent_leadership::state_file::{AgentFile, ClosedJob, RunningAgent, Stage};
@@ -39,12 +34,10 @@ use ragent_node::{
         worker_stores::WorkerStores,
     },
     notices::{self, NoticeRequest, NoticeSocket},
-    workers::{
-        driver::{self as workers_driver, WorkersCommand, WorkersHandle},
-        gloo_interface,
-        health::timers::TimerPipe,
-        spec::{GivenLimits, WorkersSpec},
-    },
+};
+use ragent_options::spec::{
+    self, Argument, JobFiles, JobSpec, NoticeSignal, RendezvousMethod, TimerFile, UsageError,
+    majority_warning,
 };
 use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::{
@@ -52,6 +45,13 @@ use ragent_rendezvous::{
     message::{JobResult, Outcome, RefuseReason},
 };
 use ragent_store::StoreThread;
+use ragent_workers::{
+    driver::{self as workers_driver, WorkersCommand, WorkersHandle},
+    event_log::EventLog,
+    gloo_interface,
+    health::timers::TimerPipe,
+    spec::{GivenLimits, WorkersSpec},
+};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
@@ -111,7 +111,7 @@ fn launch_prepared(spec: &mut JobSpec, core_dump: u64, log: &Log) -> Result<Succ
         files::make_folder(&folder).map_err(unwritable(flag, &folder))?;
     }
     if let Some(path) = &spec.journal {
-        journal_file::open(path).map_err(unwritable("--journal", path))?;
+        journal::file::open(path).map_err(unwritable("--journal", path))?;
     }
     if let Some((outcome, closed)) =
         closed.as_ref().and_then(|closed| closed.outcome().zip(Some(closed)))

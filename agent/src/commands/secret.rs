@@ -3,11 +3,10 @@
 use std::{io, path::PathBuf, process::ExitCode};
 
 use ragent_base::{
-    cli::SecretArgs,
     secret::{Secret, file, user_file},
-    spec::UsageError,
     sys::{host::ThisHost, stdout},
 };
+use ragent_options::{cli::SecretArgs, spec::UsageError};
 use zeroize::Zeroizing;
 
 use super::error::{LaunchError, system};

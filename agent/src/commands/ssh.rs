@@ -58,14 +58,16 @@ use tracing::info;
 
 pub use self::relay::run as relay;
 use ragent_base::{
-    cli::LaunchOverSshArgs,
     report::telemetry,
     secret::{AuthMode, Secret},
-    spec::{self, Argument, UsageError, UsageErrors},
     sys::{
         host::{Host, ThisHost},
         random::random_id,
     },
+};
+use ragent_options::{
+    cli::LaunchOverSshArgs,
+    spec::{self, Argument, UsageError, UsageErrors},
 };
 
 use self::{

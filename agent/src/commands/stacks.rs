@@ -5,15 +5,14 @@
 
 use std::{ops::ControlFlow, process::ExitCode, time::Duration};
 
-use ragent_base::{
-    cli::StacksArgs,
-    report::stacks_text,
-    spec::{Argument, RankRanges, RequestKind, UsageError},
-    sys::stdout,
-};
+use ragent_base::{report::stacks_text, sys::stdout};
 use ragent_coordinator::client::{JobPage, StateStream};
 use ragent_leadership::state_file::{RunningAgent, Stage, running_agents};
 use ragent_node::notices::{Answer, Request, ask};
+use ragent_options::{
+    cli::StacksArgs,
+    spec::{Argument, RankRanges, RequestKind, UsageError},
+};
 use ragent_proto::printable;
 use ragent_rendezvous::{
     ids::{RunId, Term},

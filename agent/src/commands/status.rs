@@ -8,12 +8,11 @@ use std::{
 };
 
 use ragent_base::{
-    cli::StatusArgs,
     report::status_text::{self, Rows},
-    spec::JobEndpoint,
     sys::stdout,
 };
 use ragent_coordinator::client::{JobPage, StateStream};
+use ragent_options::{cli::StatusArgs, spec::JobEndpoint};
 use ragent_rendezvous::snapshot::Snapshot;
 
 use super::{

@@ -24,13 +24,13 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
-use ragent_base::{
+use ragent_base::sys::{
+    clock,
+    host::{Host, ThisHost},
+};
+use ragent_options::{
     cli::TopArgs,
     spec::{JobEndpoint, UsageError},
-    sys::{
-        clock,
-        host::{Host, ThisHost},
-    },
 };
 use tokio::sync::mpsc;
 

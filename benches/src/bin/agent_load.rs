@@ -34,11 +34,9 @@ use nix::{
     unistd::Pid,
 };
 use ragent_base::{
-    cli::Cli,
-    net::Reach,
+    net::{Endpoint, Reach},
     report::{service_manager::ServiceManager, telemetry::Log},
     secret::{Credentials, Origin, Secret, Unsecured, file},
-    spec::{Endpoint, JobSpec, StorePorts},
     sys::host::ThisHost,
 };
 use ragent_benches::{cpu_time, now, observers::Observers};
@@ -52,7 +50,10 @@ use ragent_node::{
         driver::{self, AgentSpec},
         worker_stores::{StorePortMode, WorkerStores},
     },
-    workers::driver::{WorkersCommand, WorkersEvent, WorkersHandle},
+};
+use ragent_options::{
+    cli::Cli,
+    spec::{JobSpec, StorePorts},
 };
 use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::{
@@ -61,6 +62,7 @@ use ragent_rendezvous::{
     settings::{Leases, NodeRange, SharedSettings, Timeouts},
 };
 use ragent_store::StoreThread;
+use ragent_workers::driver::{WorkersCommand, WorkersEvent, WorkersHandle};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{

@@ -16,8 +16,8 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use tracing::warn;
 
-use super::flow::Flow;
-use crate::{output::limits, spec::Stream};
+use super::{flow::Flow, streams::Stream};
+use crate::output::limits;
 
 /// The queues of the writing threads; clones share them.
 #[derive(Clone, Debug)]
@@ -93,7 +93,7 @@ impl Console {
     }
 
     /// Queues `chunk` for the console; returns false if the queue is full.
-    pub(crate) fn try_write(&self, stream: Stream, chunk: Bytes) -> bool {
+    pub fn try_write(&self, stream: Stream, chunk: Bytes) -> bool {
         self.streams.try_send(ToWrite::Bytes(stream, chunk)).is_ok()
     }
 

@@ -23,9 +23,10 @@ use super::{
     begun_line::BegunLine,
     lines::{Choice, Cutter},
     pipes::{CopyProgress, Pipe, Target, Tools, enlarge},
+    streams::Stream,
     tail::SharedTail,
 };
-use crate::{output::limits, spec::Stream};
+use crate::output::limits;
 
 /// The destination of a stream.
 #[derive(Debug)]

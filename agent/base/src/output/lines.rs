@@ -2,7 +2,8 @@
 
 use std::{fs::File, sync::Arc};
 
-use crate::{output::limits, spec::LineFilters};
+use super::filters::LineFilters;
+use crate::output::limits;
 
 /// A selection of lines that are copied to a file of their own.
 #[derive(Clone, Debug)]

@@ -10,10 +10,9 @@ use std::{
 
 use ragent_rendezvous::ids::{LocalRank, RunId};
 
-use super::temp_folders;
+use super::{streams::Stream, temp_folders};
 use crate::{
     output::limits,
-    spec::Stream,
     sys::{
         files,
         folder_lock::{self, random_name},

@@ -18,8 +18,8 @@ use std::{
 use tokio::sync::watch;
 
 pub use self::cursor::{Cursor, OutputPart, Start};
-use super::tail::SharedTail;
-use crate::{output::limits, spec::Stream};
+use super::{streams::Stream, tail::SharedTail};
+use crate::output::limits;
 
 /// The output of a node's workers, of the newest rounds.
 #[derive(Debug)]

@@ -1,6 +1,5 @@
 //! Folds lists of hosts and ranks, so that a job of thousands of nodes fits on a screen.
 
-#[cfg(feature = "top")]
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
@@ -63,7 +62,6 @@ pub fn names<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
 }
 
 /// Compares names as `names` sorts them.
-#[cfg(feature = "top")]
 pub fn compare_names(a: &str, b: &str) -> Ordering {
     Name::new(a).cmp(&Name::new(b))
 }
@@ -141,10 +139,7 @@ impl<'a> Name<'a> {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
-    use crate::scheduler::node_list;
 
     /// Consecutive numbers are one range, and a long list ends with dots.
     #[test]
@@ -172,16 +167,5 @@ mod tests {
         let hosts: Vec<String> = (0..100).map(|number| format!("h{}x", 2 * number)).collect();
         let text = names(hosts.iter().map(String::as_str));
         assert!(text.starts_with("h[0,2,4,") && text.ends_with(",30]x and 84 more"), "{text}");
-    }
-
-    proptest! {
-        /// Folding loses no name, and adds none.
-        #[test]
-        fn no_name_is_lost(list in prop::collection::btree_set("[a-c]{0,2}[0-9]{1,3}(-r[0-2])?", 1..14)) {
-            let text = names(list.iter().map(String::as_str));
-            let expanded = node_list::names(&text).unwrap();
-            prop_assert_eq!(expanded.len(), list.len(), "{}", text);
-            prop_assert_eq!(expanded.into_iter().collect::<std::collections::BTreeSet<_>>(), list);
-        }
     }
 }

@@ -3,8 +3,6 @@
 
 use std::time::Duration;
 
-/// The size of events that wait for a blocked console: those of thousands of workers.
-pub(crate) const MAX_PENDING_EVENTS: usize = 4 * 1024 * 1024;
 /// Log lines that wait for the console: about those of a busy minute at level `info`.
 pub(crate) const LOG_QUEUE: usize = 1024;
 /// Requests to write or remove `agent.log` that wait for the disk.

@@ -19,12 +19,12 @@ use ragent_rendezvous::{
 use tracing::{error, info, warn};
 
 use crate::{
+    net::Endpoint,
     report::{
         fold,
         status_text::progress::grouped,
         telemetry::{self, RECORD},
     },
-    spec::Endpoint,
 };
 
 /// Returns true if the news is a failure, so that the recent log lines are worth a file.

@@ -36,10 +36,8 @@ use tracing_subscriber::{
 
 use self::{recent::Recent, sentence::Sentence, writer::TelemetryItem};
 use crate::{
-    cli::LaunchArgs,
     output::temp_folders::AGENT_LOG,
     report::limits,
-    spec::{Argument, UsageError},
     sys::{clock, files, host::Host},
 };
 
@@ -50,22 +48,6 @@ pub enum LogFormat {
     Json,
     /// Human-readable text.
     Text,
-}
-
-impl LogFormat {
-    /// Returns the format that `--log-format` selects.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`UsageError`] if the value is not a known format.
-    pub fn of(args: &LaunchArgs) -> Result<Self, UsageError> {
-        let given = Argument::of_flag("--log-format", &args.log_format);
-        match given.as_ref().map(|given| (given, given.text.as_str())) {
-            None | Some((_, "text")) => Ok(Self::Text),
-            Some((_, "json")) => Ok(Self::Json),
-            Some((given, _)) => Err(given.invalid("is neither `text` nor `json`")),
-        }
-    }
 }
 
 /// The lines that a command prints by default.

@@ -53,7 +53,7 @@ impl AuthRequest {
     /// # Errors
     ///
     /// Returns [`PlacesError`] if a file exists but cannot be used, or a required secret is missing.
-    pub(crate) fn find(&self, host: &impl Host) -> Result<Credentials, PlacesError> {
+    pub fn find(&self, host: &impl Host) -> Result<Credentials, PlacesError> {
         if self.mode == AuthMode::None {
             return Ok(Credentials::unsecured(Unsecured::Chosen));
         }

@@ -12,12 +12,11 @@ use axum::{
 };
 use ragent_base::{
     net::{
-        self, authentication,
+        self, Endpoint, authentication,
         http_client::HttpAnswer,
         secure_stream::{self, SecureStream},
     },
     secret::{ALPN_HTTP1, Credentials},
-    spec::Endpoint,
 };
 use ragent_proto::{convert::state_from_json, printable};
 use ragent_rendezvous::{event::EventId, snapshot::Snapshot};
@@ -25,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use super::{StreamError, in_time, opening_error, to_first_of, unauthenticated};
-use crate::{limits, logs_page::LogsRequest};
+use crate::{limits, pages::logs::LogsRequest};
 
 /// A page of the coordinator.
 #[derive(Clone, Copy, Debug)]

@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 
 use hyper_util::rt::TokioIo;
 use ragent_base::{
-    net,
+    net::{self, Endpoint},
     report::news::with_causes,
-    spec::{Endpoint, EtcdSpec},
 };
 use ragent_election::claim::{ChangeOutcome, Entry, KeyContent, Record, Revision, Stamp};
+use ragent_options::spec::EtcdSpec;
 use ragent_proto::{
     Malformed,
     convert::claim,

@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use ragent_base::{spec::Endpoint, sys::clock};
+use ragent_base::{net::Endpoint, sys::clock};
 use ragent_core::reported_causes::ReportedCauses;
 use ragent_election::{
     claim::{Claim, Effect},

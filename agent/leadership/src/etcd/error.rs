@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ragent_base::spec::Endpoint;
+use ragent_base::net::Endpoint;
 use tonic::{Code, Status};
 
 /// The reason why a request failed.

@@ -4,7 +4,7 @@
 
 use std::{fs::File, io::Read, path::Path};
 
-use ragent_base::spec::EtcdTls;
+use ragent_options::spec::EtcdTls;
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use super::{error::EtcdError, limits};

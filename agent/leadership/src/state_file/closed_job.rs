@@ -5,10 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ragent_base::{
-    spec::{DEFAULT_PORT, RendezvousMethod},
-    sys::host::ThisHost,
-};
+use ragent_base::{net::DEFAULT_PORT, sys::host::ThisHost};
+use ragent_options::spec::RendezvousMethod;
 use ragent_rendezvous::{ids::RunId, message::Outcome};
 
 use super::files::{job_key, read, replace};

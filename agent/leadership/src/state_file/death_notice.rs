@@ -40,6 +40,9 @@ pub fn has_death_notice(state_file: &Path, job_state: &JobState) -> bool {
     })
 }
 
+/// The path for death notices.
+pub const DEATH_NOTICE_PATH: &str = "/v1/death-notice";
+
 /// A keeper's report that its agent is gone and all processes of the node are reaped.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DeathNotice {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use ragent_base::{
-    spec::Endpoint,
+    net::Endpoint,
     sys::{host::ThisHost, private_folder::PrivateFolder},
 };
 use ragent_rendezvous::ids::RunId;

@@ -15,9 +15,8 @@ use std::{
 };
 
 use ragent_base::{
-    net::{bounded_connections::Connections, port::PassedConnection},
+    net::{Endpoint, bounded_connections::Connections, port::PassedConnection},
     secret::Credentials,
-    spec::Endpoint,
     sys::{
         alarm::{Alarm, passed},
         clock,

@@ -13,12 +13,11 @@ use std::{
 use bytes::Bytes;
 use ragent_base::{
     net::{
-        self, authentication,
+        self, Endpoint, authentication,
         port::VOTER_PROTOCOL,
         secure_stream::{OpenedEnd, OpenedStream, SecureStream},
     },
     secret::{ALPN_VOTER, Credentials},
-    spec::Endpoint,
     sys::clock,
 };
 use ragent_proto::convert::voter::FromVoter;

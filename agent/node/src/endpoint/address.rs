@@ -2,7 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use ragent_base::{net::Reach, spec::Endpoint, sys::host::bridges::bridge_with};
+use ragent_base::{
+    net::{Endpoint, Reach},
+    sys::host::bridges::bridge_with,
+};
 
 /// The address of an endpoint on the machine that hosts it.
 #[derive(Clone, Copy, Debug)]

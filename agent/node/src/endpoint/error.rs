@@ -2,9 +2,10 @@
 
 use std::{borrow::Cow, io, net::SocketAddr, time::Duration};
 
-use ragent_base::{scheduler::Launcher, secret::Mismatch, sys::system_error::SystemError};
+use ragent_base::{secret::Mismatch, sys::system_error::SystemError};
 #[cfg(feature = "etcd")]
 use ragent_leadership::etcd::EtcdError;
+use ragent_options::scheduler::Launcher;
 
 use super::search::sockets::SocketsError;
 

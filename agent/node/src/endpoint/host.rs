@@ -9,9 +9,8 @@ use std::{
 };
 
 use ragent_base::{
-    net::Reach,
+    net::{Endpoint, Reach},
     secret::Credentials,
-    spec::{Endpoint, JobSpec, RendezvousMethod},
     sys::{clock, host::ThisHost, system_error::system},
 };
 use ragent_leadership::{
@@ -19,6 +18,7 @@ use ragent_leadership::{
     replica_file::ReplicaFile,
     state_file::{self, is_first_warning},
 };
+use ragent_options::spec::{JobSpec, RendezvousMethod};
 use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::{
     ids::{NodeId, RoundId, RunId},

@@ -3,11 +3,11 @@
 use std::net::{Ipv4Addr, TcpListener};
 
 use ragent_base::{
-    net::{self, Reach},
+    net::{self, Endpoint, Reach},
     report::{news::with_causes, telemetry},
-    spec::{Endpoint, JobSpec, LauncherGroup, RendezvousMethod, SearchSpec, VoterList},
     sys::system_error::system,
 };
+use ragent_options::spec::{JobSpec, LauncherGroup, RendezvousMethod, SearchSpec, VoterList};
 use ragent_store::StoreThread;
 use tracing::{info, warn};
 

@@ -17,15 +17,16 @@ use std::{
 };
 
 use ragent_base::{
-    net::port::{PortProtocols, PortStore, RegisteredNodes},
+    net::{
+        Endpoint,
+        port::{PortProtocols, PortStore, RegisteredNodes},
+    },
     secret::Credentials,
-    spec::Endpoint,
     sys::system_error::{SystemError, system},
 };
 use ragent_coordinator::{
-    driver::{Input, Inputs, Records, snapshot},
+    driver::{Input, Inputs, Records, measures::CoordinatorMeasures, snapshot},
     host::CoordinatorHost,
-    measures::CoordinatorMeasures,
     role::{ElectedCoordinator, Role},
     service,
 };

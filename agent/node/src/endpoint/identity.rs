@@ -9,7 +9,7 @@ use ragent_base::{
     },
     secret::{Credentials, Mismatch},
 };
-use ragent_coordinator::identity::{
+use ragent_coordinator::pages::identity::{
     Candidate, IDENTITY_PATH, Identity, SearchStage, SearchStanding,
 };
 use ragent_rendezvous::ids::RunId;

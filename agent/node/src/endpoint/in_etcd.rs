@@ -9,13 +9,13 @@ use std::{
 };
 
 use ragent_base::{
-    net,
-    spec::{Endpoint, EtcdSpec, JobSpec},
+    net::{self, Endpoint},
     sys::{clock, system_error::system},
 };
 use ragent_core::limits::WAIT_REPEAT;
 use ragent_election::claim;
 use ragent_leadership::etcd::{self, CandidateSpec, EtcdClient, EtcdError};
+use ragent_options::spec::{EtcdSpec, JobSpec};
 use ragent_rendezvous::{ids::RunId, jitter::Pauses, voter_count::VoterCount};
 use ragent_store::StoreThread;
 use tracing::{info, warn};

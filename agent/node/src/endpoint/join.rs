@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 
 use ragent_base::{
-    net,
-    spec::{Endpoint, JobSpec},
+    net::{self, Endpoint},
     sys::system_error::system,
 };
+use ragent_options::spec::JobSpec;
 use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::message::KnownRound;
 use tokio::sync::watch;

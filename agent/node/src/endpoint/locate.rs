@@ -14,12 +14,11 @@ use std::{
 };
 
 use ragent_base::{
-    net::{self, Reach, ResolveError},
-    scheduler::Launcher,
+    net::{self, Endpoint, Reach, ResolveError},
     secret::Credentials,
-    spec::Endpoint,
     sys::{clock, host::ThisHost, port_holder},
 };
+use ragent_options::scheduler::Launcher;
 use tracing::{info, warn};
 
 use super::{

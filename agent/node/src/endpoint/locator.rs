@@ -22,7 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ragent_base::spec::Endpoint;
+use ragent_base::net::Endpoint;
 use ragent_core::{limits::WAIT_REPEAT, reported_causes::ReportedCauses};
 use ragent_rendezvous::jitter::Pauses;
 

@@ -12,7 +12,7 @@ use ragent_base::{
     report::{measures::NodeMeasures, telemetry},
     sys::{port_holder, system_error::SystemError},
 };
-use ragent_coordinator::metrics::{MetricsPage, PublicMetrics};
+use ragent_coordinator::pages::metrics::{MetricsPage, PublicMetrics};
 use tracing::info;
 
 use super::server::PortThread;

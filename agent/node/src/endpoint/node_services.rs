@@ -9,20 +9,20 @@ use std::{
 
 use ragent_base::{
     net::{
-        Reach,
+        Endpoint, Reach,
         port::{PortStore, RegisteredNodes},
     },
     report::{measures::NodeMeasures, telemetry::Log},
-    spec::{Endpoint, JobSpec, RendezvousMethod},
     sys::{host::ThisHost, memory, system_error::system},
 };
-use ragent_coordinator::metrics::MetricsPage;
+use ragent_coordinator::pages::metrics::MetricsPage;
 use ragent_core::{
     agent::AgentSettings,
     memory::{MemoryLeft, MemorySettings},
 };
 use ragent_election::claim;
 use ragent_leadership::Leadership;
+use ragent_options::spec::{JobSpec, RendezvousMethod};
 use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::{
     ids::NodeId,

@@ -14,8 +14,10 @@ use ragent_base::{
     sys::system_error::{SystemError, system},
 };
 use ragent_coordinator::{
-    identity::{SearchStanding, ShownStanding},
-    metrics::MetricsPage,
+    pages::{
+        identity::{SearchStanding, ShownStanding},
+        metrics::MetricsPage,
+    },
     role::Role,
     service::{self, Shared},
 };

@@ -5,10 +5,10 @@
 use std::net::SocketAddr;
 
 use ragent_base::{
-    net::{self, authentication},
+    net::{self, Endpoint, authentication},
     secret::{Credentials, Mismatch},
-    spec::{Endpoint, VoterList},
 };
+use ragent_options::spec::VoterList;
 use tokio::{task::JoinSet, time::timeout};
 
 use super::error::LocateError;

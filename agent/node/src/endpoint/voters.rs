@@ -13,13 +13,13 @@ use std::{
 };
 
 use ragent_base::{
-    net::{self, Reach},
-    spec::{Endpoint, JobSpec, SearchSpec, VoterList},
+    net::{self, Endpoint, Reach},
     sys::{clock, host::ThisHost, port_holder, system_error::system},
 };
 use ragent_core::limits::WAIT_REPEAT;
 use ragent_election::election::timers::Timers;
 use ragent_leadership::{Stored, state_file};
+use ragent_options::spec::{JobSpec, SearchSpec, VoterList};
 use ragent_rendezvous::ids::RunId;
 use ragent_store::StoreThread;
 use tracing::{info, warn};

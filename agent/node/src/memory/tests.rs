@@ -29,6 +29,7 @@ use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, Round, Term},
     message::{CheckpointId, MemoryKind, PartSources},
 };
+use ragent_workers::socket_folder::memory_socket;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -94,7 +95,7 @@ fn with_socket() -> (MemoryService, Place, PathBuf) {
     let (mut service, folder) = service(Credentials::default(), "job");
     let opened = Effect::OpenSockets { round: round(1), workers: NonZeroU32::MIN };
     service.carry_out(opened);
-    let path = socket_path(service.socket_folder().unwrap(), LocalRank(0));
+    let path = memory_socket(service.socket_folder().unwrap(), LocalRank(0));
     (service, folder, path)
 }
 
@@ -442,7 +443,7 @@ async fn ranges_are_read_from_another_agent() {
     let (mut first, _folder) = service(secret("a"), "job");
     let (mut second, other) = service(secret("a"), "job");
     first.carry_out(Effect::OpenSockets { round: round(1), workers: NonZeroU32::MIN });
-    let path = socket_path(first.socket_folder().unwrap(), LocalRank(0));
+    let path = memory_socket(first.socket_folder().unwrap(), LocalRank(0));
     let bytes = content(5_000_001);
     let buffer = Buffer { id: 1, size: 6 << 20 };
     let part = header(bytes.len() as u64, fill(&second, buffer, &bytes)).part;

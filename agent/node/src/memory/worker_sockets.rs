@@ -22,6 +22,7 @@ use nix::{
 use ragent_base::sys::clock;
 use ragent_core::memory::Ask;
 use ragent_rendezvous::ids::{LocalRank, RoundId};
+use ragent_workers::socket_folder::memory_socket;
 use tokio::{
     io::Interest,
     net::{UnixListener, UnixStream},
@@ -57,7 +58,7 @@ impl WorkerSockets {
     ) -> io::Result<Self> {
         let mut opened = Self { round, paths: Vec::new(), tasks: Vec::new() };
         for worker in (0..workers).map(LocalRank) {
-            let path = path(folder, worker);
+            let path = memory_socket(folder, worker);
             let listener = listen_at(&path)?;
             opened.paths.push(path);
             let socket = WorkerSocket { round, worker, events: events.clone() };
@@ -76,11 +77,6 @@ impl Drop for WorkerSockets {
             let _ = fs::remove_file(path);
         }
     }
-}
-
-/// Returns the path of the socket of a worker, for `RAGENT_MEMORY_SOCKET`.
-pub(crate) fn path(folder: &Path, worker: LocalRank) -> PathBuf {
-    folder.join(format!("{worker}.memory"))
 }
 
 fn listen_at(path: &Path) -> io::Result<StdUnixListener> {

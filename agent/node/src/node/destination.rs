@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, net::SocketAddr};
 
-use ragent_base::spec::Endpoint;
+use ragent_base::net::Endpoint;
 use ragent_core::targets::Targets;
 use ragent_leadership::Leader;
 use ragent_proto::convert::CoordinatorAddress;
@@ -104,7 +104,7 @@ impl Destination {
     /// Returns the destination of an agent with etcd: its own port, which others reach at `name` and it at `dialed`. Once etcd names a
     /// leader, the leader's port is added.
     pub(crate) fn etcd(
-        etcd: &ragent_base::spec::EtcdSpec,
+        etcd: &ragent_options::spec::EtcdSpec,
         name: Endpoint,
         dialed: Endpoint,
         leadership: &ragent_leadership::Leadership,
@@ -317,8 +317,8 @@ impl fmt::Display for Destination {
 
 #[cfg(test)]
 mod tests {
-    use ragent_base::spec::EtcdSpec;
     use ragent_leadership::{Leadership, Means, Stored};
+    use ragent_options::spec::EtcdSpec;
     use tokio::sync::mpsc;
 
     use super::*;

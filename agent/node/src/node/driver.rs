@@ -30,11 +30,13 @@ use ragent_core::{
     saves::NodeSaves,
     signal,
 };
+use ragent_options::spec::{JobSpec, RequestKind};
 use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::{
     ids::{JobUid, Round, StreamNumber},
     message::{Admission, FromNode, NodeDescription, StoreUnreached},
 };
+use ragent_workers::driver::{WorkersCommand, WorkersEvent, WorkersHandle};
 use tokio::{
     sync::{mpsc, watch},
     task::{AbortHandle, JoinSet},
@@ -51,7 +53,6 @@ use ragent_base::{
         telemetry::{self, Log},
     },
     secret::Mismatch,
-    spec::{JobSpec, RequestKind},
     sys::{alarm::Alarm, clock, host::ThisHost},
 };
 use ragent_coordinator::client::{self, StreamEvent};
@@ -67,7 +68,6 @@ use super::{
 };
 use crate::memory::MemoryService;
 use crate::notices::{NoticeAnswer, NoticeRequest};
-use crate::workers::driver::{WorkersCommand, WorkersEvent, WorkersHandle};
 
 /// The driver's configuration: the job and the node.
 #[derive(Debug)]

@@ -5,8 +5,7 @@
 use std::net::IpAddr;
 
 use ragent_base::{
-    net,
-    spec::Endpoint,
+    net::{self, Endpoint},
     sys::{clock, host::ThisHost},
 };
 use ragent_rendezvous::{

@@ -7,9 +7,9 @@ use std::{io, net::IpAddr, sync::Arc};
 
 use ragent_base::{
     net::{self, Reach},
-    spec::StorePorts,
     sys::users,
 };
+use ragent_options::spec::StorePorts;
 use ragent_rendezvous::{ids::Round, message::REFUSED_CLIENTS_MAX, settings::StoreAccess};
 use ragent_store::{AdmissionRule, Options, StoreHandle, StoreThread};
 use tokio::sync::{mpsc, watch};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ragent_base::spec::RequestKind;
+use ragent_options::spec::RequestKind;
 
 use super::{NoticeRequest, fitted};
 

@@ -11,11 +11,9 @@ use std::{
 };
 
 use nix::unistd::getuid;
-use ragent_base::{
-    spec::RequestKind,
-    sys::{clock, private_folder::PrivateFolder},
-};
+use ragent_base::sys::{clock, private_folder::PrivateFolder};
 use ragent_core::agent::NotTaken;
+use ragent_options::spec::RequestKind;
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},

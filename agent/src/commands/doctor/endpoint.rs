@@ -8,14 +8,13 @@ use std::{
 
 use ragent_base::{
     net::{
-        self,
+        self, Endpoint,
         http_client::{self, Exchange, ExchangeEnd},
     },
     secret::Credentials,
-    spec::Endpoint,
     sys::{clock, host::ThisHost, port_holder},
 };
-use ragent_coordinator::identity::{IDENTITY_PATH, Identity};
+use ragent_coordinator::pages::identity::{IDENTITY_PATH, Identity};
 use ragent_node::endpoint::identity;
 use ragent_rendezvous::message::PROTOCOL_VERSION;
 

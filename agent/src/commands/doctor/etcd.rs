@@ -2,14 +2,11 @@
 
 use std::time::Duration;
 
-use ragent_base::{
-    secret::Credentials,
-    spec::{AskedEtcd, Endpoint, EtcdSpec, NO_NAME},
-    sys::clock,
-};
+use ragent_base::{net::Endpoint, secret::Credentials, sys::clock};
 use ragent_election::claim::{KeyContent, Record, RecordKind};
 use ragent_leadership::etcd::{EtcdClient, EtcdError};
 use ragent_node::endpoint::LocateError;
+use ragent_options::spec::{AskedEtcd, EtcdSpec, NO_NAME};
 use ragent_rendezvous::ids::RunId;
 
 use super::{

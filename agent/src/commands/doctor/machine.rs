@@ -13,9 +13,9 @@ use ragent_base::sys::{
     host::{Host, ThisHost},
     proc,
 };
+use ragent_workers::health::hardware;
 
 use ragent_core::hardware::Reading;
-use ragent_node::workers::health::hardware;
 
 use super::{Finding, Findings, python, within};
 use crate::commands::doctor::limits;

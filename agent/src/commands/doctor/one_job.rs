@@ -1,6 +1,6 @@
 //! Judges whether a second job of the same name could begin, by the endpoint and the number of nodes.
 
-use ragent_base::spec::{AskedEndpoint, JobEndpoint};
+use ragent_options::spec::{AskedEndpoint, JobEndpoint};
 use ragent_rendezvous::settings::NodeRange;
 
 use super::Finding;

@@ -5,10 +5,10 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 use ragent_base::{
     net::http_client::{self, Exchange, ExchangeEnd, HttpPage},
     secret::Credentials,
-    spec::JobEndpoint,
     sys::clock,
 };
-use ragent_coordinator::reachability::{REACH_PATH, ReachReport, ReachedNode};
+use ragent_coordinator::pages::reachability::{REACH_PATH, ReachReport, ReachedNode};
+use ragent_options::spec::JobEndpoint;
 use ragent_rendezvous::snapshot::{NodeSnapshot, NodeStateName, Snapshot};
 use tokio::{sync::Semaphore, task::JoinSet};
 

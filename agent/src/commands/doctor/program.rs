@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use ragent_base::{cli, sys::host::ThisHost};
+use ragent_base::sys::host::ThisHost;
+use ragent_options::cli;
 
 use super::{
     Finding, Findings,

@@ -2,7 +2,8 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use ragent_base::{spec, sys::host::ThisHost};
+use ragent_base::sys::host::ThisHost;
+use ragent_options::spec;
 
 use super::{
     Finding, Findings,

@@ -7,7 +7,7 @@ use ragent_base::{
     secret::{Credentials, OwnCertificate, Unsecured, Validity, utc},
     sys::clock,
 };
-use ragent_coordinator::identity::Identity;
+use ragent_coordinator::pages::identity::Identity;
 
 use super::Finding;
 

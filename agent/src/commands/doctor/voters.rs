@@ -1,9 +1,7 @@
 //! Checks the voters of a job: each as an endpoint, and whether a majority of them answers.
 
-use ragent_base::{
-    secret::Credentials,
-    spec::{Endpoint, VoterList},
-};
+use ragent_base::{net::Endpoint, secret::Credentials};
+use ragent_options::spec::VoterList;
 
 use super::{
     Finding, Findings,

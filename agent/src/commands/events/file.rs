@@ -6,7 +6,7 @@ use std::{
     io::{self, BufRead, BufReader, Read},
 };
 
-use ragent_base::spec::{Argument, UsageError};
+use ragent_options::spec::{Argument, UsageError};
 use ragent_rendezvous::event::EventId;
 
 use super::{BYTES_MAX, ENTRIES_MAX, JournalEntry};

@@ -6,7 +6,7 @@ use ragent_base::{
     net::http_client::{self, Exchange, ExchangeEnd, HttpPage},
     secret::Credentials,
 };
-use ragent_coordinator::facts_page::{FACTS_PATH, NodeFacts};
+use ragent_coordinator::pages::facts::{FACTS_PATH, NodeFacts};
 use ragent_rendezvous::snapshot::{NodeSnapshot, NodeStateName};
 use serde::Serialize;
 use tokio::task::JoinSet;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use ragent_base::spec::UsageError;
+use ragent_options::spec::UsageError;
 use ragent_rendezvous::{
     event::{EventId, RestartCause, RestartSum},
     snapshot::RestartsByCause,

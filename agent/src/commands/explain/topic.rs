@@ -1,6 +1,6 @@
 //! Reads which part of a job is to be explained.
 
-use ragent_base::spec::UsageError;
+use ragent_options::spec::UsageError;
 
 /// The part of a job that is explained.
 #[derive(Clone, Debug, Eq, PartialEq)]

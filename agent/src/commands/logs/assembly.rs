@@ -5,7 +5,7 @@ use std::{
     mem,
 };
 
-use ragent_base::spec::LinePattern;
+use ragent_options::spec::LinePattern;
 
 /// The first line of a traceback.
 const HEAD: &str = "Traceback (most recent call last):";
@@ -131,7 +131,7 @@ fn without_rank(rank: u32, line: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use ragent_base::spec::Argument;
+    use ragent_options::spec::Argument;
 
     use super::*;
 

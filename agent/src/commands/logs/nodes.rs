@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use ragent_base::{
-    report::fold,
+use ragent_base::report::fold;
+use ragent_options::{
     scheduler::node_list,
     spec::{Argument, RankRanges, UsageError},
 };

@@ -6,8 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ragent_base::{report::fold, spec::LinePattern};
-use ragent_coordinator::logs_page::LogsMessage;
+use ragent_base::report::fold;
+use ragent_coordinator::pages::logs::LogsMessage;
+use ragent_options::spec::LinePattern;
 use ragent_proto::printable;
 use ragent_rendezvous::snapshot::grouped;
 use serde_json::json;
@@ -269,7 +270,8 @@ fn ranks_as_ranges(ranks: impl Iterator<Item = u32>) -> Vec<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
-    use ragent_base::{spec::Argument, sys::clock};
+    use ragent_base::sys::clock;
+    use ragent_options::spec::Argument;
 
     use super::*;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ragent_base::{secret::Credentials, sys::clock};
 use ragent_coordinator::{
     client::{StreamError, ask_logs},
-    logs_page::{LogsMessage, LogsRequest},
+    pages::logs::{LogsMessage, LogsRequest},
 };
 use ragent_rendezvous::{ids::NodeId, jitter::Pauses};
 use tokio::sync::mpsc;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use ragent_base::{
+use ragent_base::secret::Secret;
+use ragent_options::{
     cli::K8sArgs,
-    secret::Secret,
     spec::{Argument, UsageError},
 };
 use serde_json::{Value, json};

@@ -1,6 +1,7 @@
 //! Builds the container of a pod, which runs one agent.
 
-use ragent_base::spec::{DEFAULT_PORT, ScriptKind};
+use ragent_base::net::DEFAULT_PORT;
+use ragent_options::spec::ScriptKind;
 use serde_json::{Value, json};
 
 use super::{ManifestSpec, Method, SharedVolume, VolumeSource, access, metadata, metrics};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ragent_base::spec::{Argument, UsageError};
+use ragent_options::spec::{Argument, UsageError};
 
 use super::names::Rule;
 

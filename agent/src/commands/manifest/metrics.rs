@@ -2,7 +2,8 @@
 
 use std::net::SocketAddr;
 
-use ragent_base::spec::{Argument, DEFAULT_PORT, UsageError};
+use ragent_base::net::DEFAULT_PORT;
+use ragent_options::spec::{Argument, UsageError};
 use serde_json::{Value, json};
 
 use super::ManifestSpec;

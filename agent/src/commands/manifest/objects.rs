@@ -1,6 +1,6 @@
 //! Writes the objects of a job as YAML documents.
 
-use ragent_base::spec::DEFAULT_PORT;
+use ragent_base::net::DEFAULT_PORT;
 use serde_json::{Value, json};
 use serde_saphyr::ser::Error;
 

@@ -2,14 +2,13 @@
 
 use std::{collections::BTreeMap, ffi::OsString, net::SocketAddr, time::Duration};
 
-use ragent_base::{
+use ragent_base::{limits, sys::host::Host};
+use ragent_options::{
     cli::K8sArgs,
-    limits,
     spec::{
         Argument, LaunchMethod, MethodArguments, NO_SCRIPT, ScriptKind, UsageError, UsageErrors,
         asked_voters, one_node, read_deepspeed_config, voters_among,
     },
-    sys::host::Host,
 };
 use ragent_rendezvous::{settings::NodeRange, voter_count::VoterCount};
 

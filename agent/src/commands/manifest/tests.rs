@@ -2,7 +2,8 @@
 
 use std::ffi::OsString;
 
-use ragent_base::{cli::Cli, spec::UsageError, sys::host::FakeHost};
+use ragent_base::sys::host::FakeHost;
+use ragent_options::{cli::Cli, spec::UsageError};
 use serde_json::json;
 
 use super::*;
@@ -10,7 +11,7 @@ use super::*;
 fn args(line: &str) -> K8sArgs {
     let words = format!("ragent manifest k8s {line}");
     let cli = Cli::read(words.split_whitespace().map(OsString::from)).unwrap();
-    let Some(ragent_base::cli::Command::Manifest(args)) = cli.command else { panic!("{line}") };
+    let Some(ragent_options::cli::Command::Manifest(args)) = cli.command else { panic!("{line}") };
     let ManifestTarget::K8s(args) = args.target;
     *args
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use ragent_base::{
+use ragent_options::{
     cli::Cli,
     spec::{JobSpec, UsageError},
 };

@@ -1,6 +1,6 @@
 //! Reads the volumes that all pods share.
 
-use ragent_base::spec::{Argument, UsageError};
+use ragent_options::spec::{Argument, UsageError};
 
 use super::{flag_values::twice, names};
 

@@ -5,10 +5,10 @@ use std::{borrow::Cow, fs, io, path::Path};
 use ragent_base::{
     limits,
     report::news,
-    spec::JobSpec,
     sys::{clock, files},
 };
 use ragent_core::{agent::Ending, process_end};
+use ragent_options::spec::JobSpec;
 use ragent_rendezvous::message::{JobResult, OomKill, RefuseReason, WorkerEnd, WorkerFailure};
 use serde::Serialize;
 use serde_json::{Value, json};

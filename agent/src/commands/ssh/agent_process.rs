@@ -13,8 +13,8 @@ use nix::{
     unistd::Pid,
 };
 use ragent_base::{
+    output::streams::Stream,
     secret::WrittenSecret,
-    spec::Stream,
     sys::{clock, unix},
 };
 use ragent_core::process_end::ProcessEnd;

@@ -5,7 +5,10 @@
 use std::time::Instant;
 
 use bytes::Bytes;
-use ragent_base::{output::console::Console, spec::Stream, sys::clock};
+use ragent_base::{
+    output::{console::Console, streams::Stream},
+    sys::clock,
+};
 use ragent_leadership::state_file::AgentFile;
 use tokio::sync::mpsc;
 use tracing::info;

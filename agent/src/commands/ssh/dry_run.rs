@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write};
 
-use ragent_base::spec::DEFAULT_PORT;
+use ragent_base::net::DEFAULT_PORT;
 
 use super::{
     filters::ChosenHost,

@@ -9,7 +9,7 @@ use std::{
     num::NonZeroU32,
 };
 
-use ragent_base::{scheduler::node_list, spec::UsageError};
+use ragent_options::{scheduler::node_list, spec::UsageError};
 
 use super::hostfile::{HostList, ListedHost};
 use crate::commands::ssh::limits;

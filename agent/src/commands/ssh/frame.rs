@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use ragent_base::spec::Stream;
+use ragent_base::output::streams::Stream;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio_util::codec::{Decoder, Encoder, LengthDelimitedCodec};
 

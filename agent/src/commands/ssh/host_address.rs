@@ -4,7 +4,6 @@ use std::net::{IpAddr, TcpListener};
 
 use ragent_base::{
     net::{self, Reach},
-    spec,
     sys::host::{Host, ThisHost},
 };
 
@@ -15,12 +14,12 @@ use super::order::HostAddress;
 pub(super) fn host_address() -> (HostAddress, Option<TcpListener>) {
     let connection = ThisHost.env("SSH_CONNECTION").unwrap_or_default();
     let listen = |port| net::listen(Reach::Everywhere, port).ok();
-    let held = listen(spec::DEFAULT_PORT).or_else(|| listen(0));
+    let held = listen(net::DEFAULT_PORT).or_else(|| listen(0));
     let address = held.as_ref().and_then(|held| held.local_addr().ok());
     let host_address = HostAddress {
         host_name: ThisHost.name(),
         address: own_address(&connection.to_string_lossy()),
-        port: address.map_or(spec::DEFAULT_PORT, |address| address.port()),
+        port: address.map_or(net::DEFAULT_PORT, |address| address.port()),
     };
     (host_address, held)
 }
@@ -28,7 +27,7 @@ pub(super) fn host_address() -> (HostAddress, Option<TcpListener>) {
 /// Returns the address that another host has sent, without its name if the name is too long or cannot be a host name. The name may become a
 /// part of the agents' command lines.
 pub(super) fn checked(host_address: HostAddress) -> HostAddress {
-    let is_valid = spec::is_host(&host_address.host_name);
+    let is_valid = net::is_host(&host_address.host_name);
     let host_name = if is_valid { host_address.host_name } else { String::new() };
     HostAddress { host_name, ..host_address }
 }

@@ -6,7 +6,7 @@
 use std::{ffi::OsString, net::IpAddr, path::PathBuf};
 
 use bytes::Bytes;
-use ragent_base::{secret::WrittenSecret, spec::Stream};
+use ragent_base::{output::streams::Stream, secret::WrittenSecret};
 use ragent_core::process_end::ProcessEnd;
 use serde::{Deserialize, Serialize};
 

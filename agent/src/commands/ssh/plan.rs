@@ -6,13 +6,17 @@ use std::{collections::BTreeSet, ffi::OsString, path::PathBuf, time::Duration};
 
 use nix::sys::signal::Signal;
 use ragent_base::{
-    cli::{AuthArgs, LaunchOverSshArgs},
-    report::telemetry::LogFormat,
+    net::Endpoint,
     secret::{CertificateRequest, Credentials, Origin, Secret, WrittenSecret},
-    spec::{Argument, Endpoint, JobSpec, RendezvousMethod, UsageError, UsageErrors, asked_voters},
     sys::host::Host,
 };
 use ragent_leadership::state_file::{RunningAgent, Stage};
+use ragent_options::{
+    cli::{AuthArgs, LaunchOverSshArgs},
+    spec::{
+        Argument, JobSpec, RendezvousMethod, UsageError, UsageErrors, asked_voters, log_format,
+    },
+};
 
 use super::{
     filters::{self, ChosenHost},
@@ -147,7 +151,7 @@ impl Plan {
         let conf = Conf::new(&text, asked_voters(&text).ok().flatten());
         let spec = errors.all_ok(job_spec(args, here, &env, (hosts.len(), &conf)));
         check_meaning(args, hosts.len(), &mut errors);
-        errors.ok(LogFormat::of(&args.launch));
+        errors.ok(log_format(&args.launch));
         if let Some(spec) = &spec {
             let (hosts, min) = (hosts.len(), spec.shared.nodes.min());
             // Without any host, a mistake in the list is already reported.

@@ -231,7 +231,7 @@ async fn ended(agent: &mut Option<AgentProcess>) -> AgentEnd {
 
 #[cfg(test)]
 mod tests {
-    use ragent_base::spec::Stream;
+    use ragent_base::output::streams::Stream;
 
     use super::*;
 

@@ -5,9 +5,10 @@
 
 use std::ffi::OsString;
 
-use ragent_base::{
+use ragent_base::net::Endpoint;
+use ragent_options::{
     cli::LaunchArgs,
-    spec::{Endpoint, RendezvousMethod, voters_among},
+    spec::{RendezvousMethod, voters_among},
 };
 use ragent_rendezvous::{settings::NodeRange, voter_count::VoterCount};
 

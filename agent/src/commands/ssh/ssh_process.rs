@@ -11,10 +11,8 @@ use nix::{
     sys::signal::{Signal, killpg},
     unistd::Pid,
 };
-use ragent_base::{
-    spec::{self, Stream},
-    sys::unix,
-};
+use ragent_base::{output::streams::Stream, sys::unix};
+use ragent_options::spec;
 use tokio::{
     io::AsyncReadExt,
     process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},

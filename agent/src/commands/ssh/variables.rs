@@ -5,10 +5,8 @@
 
 use std::ffi::OsString;
 
-use ragent_base::{
-    spec::{UsageError, UsageErrors},
-    sys::host::Host,
-};
+use ragent_base::sys::host::Host;
+use ragent_options::spec::{UsageError, UsageErrors};
 
 use crate::commands::ssh::limits;
 

@@ -11,8 +11,8 @@ use crate::{
         limits,
         lines::Cutter,
         pipes::{CopyProgress, Pipe, Tools},
+        streams::Stream,
     },
-    spec::Stream,
     sys::clock,
 };
 

@@ -5,13 +5,11 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
-use crate::{
-    output::{
-        begun_line::BegunLine,
-        lines::Cutter,
-        pipes::{CopyProgress, Target, Tools},
-    },
-    spec::Stream,
+use crate::output::{
+    begun_line::BegunLine,
+    lines::Cutter,
+    pipes::{CopyProgress, Target, Tools},
+    streams::Stream,
 };
 
 /// The lines of a stream, on their way to the console and to a file.

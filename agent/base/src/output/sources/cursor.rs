@@ -249,7 +249,10 @@ mod tests {
     use std::{fs::OpenOptions, io::Write};
 
     use super::{super::Outputs, *};
-    use crate::{output::tail::SharedTail, spec::Stream, sys::clock};
+    use crate::{
+        output::{streams::Stream, tail::SharedTail},
+        sys::clock,
+    };
 
     fn of(content: Content) -> Arc<OutputStream> {
         Arc::new(OutputStream { rank: 3, stream: Stream::Stdout, round: 1, content })

@@ -11,8 +11,8 @@ use ragent_rendezvous::{
 };
 
 use crate::{
+    net::Endpoint,
     report::{news, status_text::progress::grouped},
-    spec::Endpoint,
 };
 
 /// The lines of one agent.

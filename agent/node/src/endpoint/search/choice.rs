@@ -28,8 +28,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ragent_base::spec::Eligible;
-use ragent_coordinator::identity::{Candidate, SearchStage, SearchStanding};
+use ragent_coordinator::pages::identity::{Candidate, SearchStage, SearchStanding};
+use ragent_options::spec::Eligible;
 
 pub(crate) use self::effect::Effect;
 use self::places::NamedPlace;

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use hmac::{Hmac, Mac};
 use ragent_base::secret::{Credentials, SearchKey};
-use ragent_coordinator::identity::Candidate;
+use ragent_coordinator::pages::identity::Candidate;
 use ragent_rendezvous::ids::RunId;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};

@@ -10,14 +10,14 @@ use ragent_base::{
     net::{self, Reach},
     report::telemetry,
     secret::{Credentials, Mismatch},
-    spec::SearchSpec,
     sys::{clock, host::ThisHost, system_error::system},
 };
 use ragent_coordinator::{
     driver::Input,
-    identity::{Candidate, SearchStanding},
+    pages::identity::{Candidate, SearchStanding},
 };
 use ragent_leadership::LeadershipCommand;
+use ragent_options::spec::SearchSpec;
 use ragent_proto::convert::CoordinatorAddress;
 use ragent_rendezvous::ids::{RunId, VoterAddress};
 use tokio::{

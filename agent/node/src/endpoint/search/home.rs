@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use ragent_base::{net, spec::Endpoint};
-use ragent_coordinator::{driver::Inputs, identity::SearchStage, role::ElectedCoordinator};
+use ragent_base::net::{self, Endpoint};
+use ragent_coordinator::{driver::Inputs, pages::identity::SearchStage, role::ElectedCoordinator};
 use ragent_leadership::Leadership;
 use ragent_proto::convert::CoordinatorAddress;
 use tokio::sync::watch;

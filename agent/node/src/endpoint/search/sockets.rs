@@ -6,13 +6,13 @@ use std::{
 };
 
 use ragent_base::{
-    net,
-    spec::{Endpoint, SearchSpec},
+    net::{self, Endpoint},
     sys::{
         clock,
         host::{Interface, ThisHost},
     },
 };
+use ragent_options::spec::SearchSpec;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::{net::UdpSocket, sync::watch, task::JoinSet};
 use tracing::debug;

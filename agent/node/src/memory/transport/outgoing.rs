@@ -4,11 +4,10 @@ use std::{net::SocketAddr, sync::Arc};
 
 use ragent_base::{
     net::{
-        resolve,
+        Endpoint, resolve,
         secure_stream::{self, SecureStream},
     },
     secret::ALPN_MEMORY,
-    spec::Endpoint,
 };
 use ragent_core::memory::{BlockHeader, PartId, TransferEnd, TransferId};
 use ragent_rendezvous::ids::LocalRank;

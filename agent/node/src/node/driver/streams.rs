@@ -3,8 +3,8 @@
 use std::{net::SocketAddr, time::Instant};
 
 use ragent_base::{
+    net::Endpoint,
     report::telemetry,
-    spec::Endpoint,
     sys::{clock, host::ThisHost},
 };
 use ragent_coordinator::client::{FirstWords, StreamEvent};

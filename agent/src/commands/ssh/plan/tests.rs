@@ -1,8 +1,8 @@
 use ragent_base::{
-    cli::{Cli, Command},
     secret::{CertificateRequest, PeerName, Secret},
     sys::host::FakeHost,
 };
+use ragent_options::cli::{Cli, Command};
 
 use super::*;
 

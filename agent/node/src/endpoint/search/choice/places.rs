@@ -6,8 +6,8 @@ use std::{
     time::Instant,
 };
 
-use ragent_base::spec::Eligible;
-use ragent_coordinator::identity::Candidate;
+use ragent_coordinator::pages::identity::Candidate;
+use ragent_options::spec::Eligible;
 
 use super::{ChoiceState, Effect, HostChoice, PATIENCE};
 use crate::endpoint::limits::{MAX_DIALS, MAX_PLACES};
