@@ -37,7 +37,7 @@ use ragent_rendezvous::{
     ids::{JobUid, Round, RoundId, Term},
     message::{
         FromNode, JobResult, KnownRound, NodeReport, NodeState, Outcome, RefuseReason,
-        StoreUnreached, WaitReason, Welcome, WorkerFailure,
+        StoreUnreached, ToNode, WaitReason, Welcome, WorkerFailure,
     },
     settings::{Leases, SharedSettings},
 };
@@ -51,7 +51,7 @@ use self::{
     import_gate::ImportGate,
     looks::Looks,
     notices::Notices,
-    reports::{ProgressText, StandbyReports},
+    reports::{ProgressText, StandbyReports, TrainingReports},
 };
 pub use crate::wait_reports::WaitReport;
 use crate::{
@@ -133,6 +133,7 @@ pub struct Agent {
     /// True if the coordinator may still count this node as alive.
     is_leased: bool,
     gate: ImportGate,
+    training: TrainingReports,
     health: NodeHealth,
     /// The port of the store that waits for the end of a check.
     unchecked_store: Option<u16>,
@@ -169,6 +170,7 @@ impl Agent {
             has_host_left: false,
             is_leased: false,
             gate: ImportGate::new(settings.has_standbys),
+            training: TrainingReports::default(),
             health: NodeHealth::default(),
             unchecked_store: None,
             progress: ProgressText::default(),
@@ -257,7 +259,7 @@ impl Agent {
     /// Notes that a coordinator has welcomed this node. An assignment follows.
     ///
     /// The report is sent once more, because it may have changed after the registration was sent.
-    pub fn handle_welcome(&mut self, now: Instant, welcome: &Welcome) {
+    pub(crate) fn handle_welcome(&mut self, now: Instant, welcome: &Welcome) {
         self.term = self.term.max(welcome.term);
         self.job_uid = Some(welcome.job_uid.clone());
         self.disconnected = None;
@@ -279,14 +281,14 @@ impl Agent {
     }
 
     /// Notes that the current stream has ended and has no successor yet.
-    pub fn handle_disconnected(&mut self, now: Instant) {
+    pub(crate) fn handle_disconnected(&mut self, now: Instant) {
         self.disconnected.get_or_insert(now);
     }
 
     /// Handles a refusal by the coordinator. It is final, except [`RefuseReason::EarlierRun`] for a node
     /// whose run has formed no round: a host without its state file may have begun that run, so the node
     /// leaves the run.
-    pub fn handle_refused(&mut self, reason: RefuseReason) {
+    pub(crate) fn handle_refused(&mut self, reason: RefuseReason) {
         let reason = match reason {
             RefuseReason::EarlierRun if self.job_uid.is_some() && !self.is_bound_to_a_run() => {
                 return self.forget_run();
@@ -340,7 +342,7 @@ impl Agent {
     ///
     /// A node that was in no round is bound to no run and no term. Other nodes do not follow a process if its
     /// term is outdated.
-    pub fn handle_sent_elsewhere(&mut self, now: Instant, term: Term) -> bool {
+    pub(crate) fn handle_sent_elsewhere(&mut self, now: Instant, term: Term) -> bool {
         if !self.is_bound_to_a_run() {
             self.forget_run();
         } else if term < self.term {
@@ -365,13 +367,23 @@ impl Agent {
         self.waiting = None;
     }
 
-    /// Notes that the coordinator asks for a sign of life.
-    pub fn handle_probe(&mut self, round: RoundId) {
-        self.effects.push_back(Effect::Send(FromNode::Alive { round }));
+    /// Handles a message that counts only on the current stream.
+    pub(crate) fn handle_message(&mut self, now: Instant, message: ToNode) {
+        match message {
+            ToNode::Probe { round } => {
+                self.effects.push_back(Effect::Send(FromNode::Alive { round }));
+            }
+            ToNode::Assignment(assignment) => self.handle_assignment(now, assignment),
+            ToNode::HostLeaving => self.handle_host_leaving(),
+            ToNode::Guidance(guidance) => self.handle_guidance(now, guidance),
+            ToNode::RefusedClients(refused) => self.handle_refused_clients(refused),
+            // These count on each stream, and have handlers of their own.
+            ToNode::Welcome(_) | ToNode::Refuse(_) | ToNode::Echo { .. } | ToNode::Voters(_) => {}
+        }
     }
 
     /// Notes that the coordinator's host is about to leave.
-    pub fn handle_host_leaving(&mut self) {
+    fn handle_host_leaving(&mut self) {
         self.has_host_left = true;
         if !self.is_leaving() {
             self.announce(News::HostLeaving);
@@ -424,7 +436,7 @@ impl Agent {
     }
 
     /// Returns the earliest deadline.
-    pub fn poll_timeout(&self) -> Option<Instant> {
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         if self.is_finished() {
             return None;
         }
@@ -438,7 +450,7 @@ impl Agent {
     }
 
     /// Applies every deadline that has passed.
-    pub fn handle_timeout(&mut self, now: Instant) {
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
         if self.progress.is_due && self.progress.quiet_until.is_none_or(|until| until <= now) {
             self.send_progress(now);
         }
@@ -460,7 +472,7 @@ impl Agent {
     }
 
     /// Returns the next effect; `None` if there are none.
-    pub fn poll_effect(&mut self) -> Option<Effect> {
+    pub(crate) fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
 

@@ -11,12 +11,12 @@ use ragent_rendezvous::{
     },
 };
 
-use super::{Action, Agent, AgentState, Effect, News, looks::Looks};
+use super::{Action, Agent, AgentState, Effect, News, looks::Looks, reports::TrainingReports};
 use crate::signal::Signal;
 
 impl Agent {
     /// Applies the coordinator's assignment for this node.
-    pub fn handle_assignment(&mut self, now: Instant, assignment: Assignment) {
+    pub(crate) fn handle_assignment(&mut self, now: Instant, assignment: Assignment) {
         match assignment {
             Assignment::Wait { round, reason, memory } => {
                 self.change_memory(now, |keeper| keeper.handle_wait(now, round, memory));
@@ -63,6 +63,7 @@ impl Agent {
                 self.round = admission.round;
                 self.failure = None;
                 self.lease_expired = false;
+                self.training = TrainingReports::default();
                 self.refused_clients.clear();
                 self.unreached_store = None;
                 self.remove_notice();

@@ -7,12 +7,13 @@ use ragent_rendezvous::{
     message::{HardwareFact, Outcome, WorkerFailure},
 };
 
-use super::{Action, Agent, AgentState, News, grow_older};
+use super::{Action, Agent, AgentState, News, grow_older, reports::TrainingReports};
 use crate::supervisor::GroupEnd;
 
 impl Agent {
     /// Notes that a worker of this node failed. The supervisor is stopping the others.
     pub fn handle_failed(&mut self, now: Instant, mut failure: WorkerFailure) {
+        self.send_last_steps(now);
         if failure.round != self.round {
             return;
         }
@@ -61,6 +62,8 @@ impl Agent {
 
     /// Notes that the worker group has ended, and nothing is left of it.
     pub fn handle_finished(&mut self, now: Instant, end: GroupEnd) {
+        // The steps of the next round are others.
+        self.training = TrainingReports::default();
         match (&self.state, end) {
             (AgentState::Running, GroupEnd::Succeeded) => {
                 self.state = AgentState::Succeeded;
@@ -84,7 +87,7 @@ impl Agent {
     }
 
     /// Notes that the lease is over: no worker may run on this node.
-    pub fn handle_lease_lost(&mut self) {
+    pub(crate) fn handle_lease_lost(&mut self) {
         self.is_leased = false;
         if self.settings.runs_unleased {
             return;

@@ -16,8 +16,8 @@ impl Agent {
         self.memory.report()
     }
 
-    /// Sets the address at which other agents fetch what this node keeps.
-    pub(crate) fn set_memory_address(&mut self, address: String) {
+    /// Sets the address at which other agents fetch what this node keeps. Comes before the claims of the next stream.
+    pub fn set_memory_address(&mut self, address: String) {
         self.memory.set_address(address);
     }
 

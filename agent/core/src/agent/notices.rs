@@ -265,9 +265,9 @@ impl Agent {
         self.notices.shown = Some((shown, since));
     }
 
-    /// Notes what the workers have saved. They may know of a notice before this agent does, from ranks of other
+    /// Notes what the workers have saved for a notice. They may know of a notice before this agent does, from ranks of other
     /// nodes, so the coordinator decides which notice they have answered.
-    pub(crate) fn handle_saves(&mut self, now: Instant, saves: NodeSaves) {
+    pub(super) fn answer_notice(&mut self, now: Instant, saves: NodeSaves) {
         self.notices.unanswered = saves.unanswered;
         if saves.answer.is_some() && saves.answer != self.notices.saved {
             self.notices.saved = saves.answer;

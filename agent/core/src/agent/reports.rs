@@ -1,16 +1,18 @@
-//! Reports to the coordinator what is not the state of the node: the workers' progress text, the standbys,
-//! and the clients that the round's store has refused.
+//! Reports to the coordinator what is not the state of the node: the workers' training and progress text, the
+//! standbys, and the clients that the round's store has refused.
 
 use std::{net::IpAddr, time::Instant};
 
 use ragent_rendezvous::{
     ids::{GroupRank, Round},
-    message::{FromNode, REFUSED_CLIENTS_MAX, RefusedClients, StandbyCounts, StoreUnreached},
+    message::{
+        Checkpoint, FromNode, REFUSED_CLIENTS_MAX, RefusedClients, StandbyCounts, StoreUnreached,
+    },
     snapshot::Explanation,
 };
 
 use super::{Action, Agent, AgentState, Effect, News};
-use crate::{limits, wait_reports::NodeWait};
+use crate::{limits, saves::NodeSaves, steps::NodeSteps, wait_reports::NodeWait};
 
 /// The progress text of the workers.
 #[derive(Debug, Default)]
@@ -30,6 +32,16 @@ pub(super) struct StandbyReports {
     pub(super) quiet_until: Option<Instant>,
 }
 
+/// What the workers of this round have reported about their training.
+#[derive(Debug, Default)]
+pub(super) struct TrainingReports {
+    steps: Option<NodeSteps>,
+    /// The newest checkpoint.
+    checkpoint: Option<Checkpoint>,
+    /// The reason why the last checkpoint could not be written.
+    save_failed: Option<String>,
+}
+
 impl Agent {
     /// Notes that the store which this node serves to `round` has refused a client.
     pub fn handle_client_refused(&mut self, round: Round, address: IpAddr) {
@@ -39,7 +51,7 @@ impl Agent {
     }
 
     /// Notes the clients that the store of a round has refused, as the coordinator reports them.
-    pub fn handle_refused_clients(&mut self, refused: RefusedClients) {
+    pub(crate) fn handle_refused_clients(&mut self, refused: RefusedClients) {
         if refused.round == self.round {
             refused.addresses.into_iter().for_each(|address| {
                 self.add_refused_client(address);
@@ -75,9 +87,39 @@ impl Agent {
         }
     }
 
+    /// Notes the training steps of the workers, which the next keep-alives carry.
+    pub fn handle_steps(&mut self, steps: NodeSteps) {
+        self.training.steps = Some(steps);
+    }
+
+    /// Notes a checkpoint of the workers: the newest one, and the answer to the newest notice.
+    pub fn handle_saves(&mut self, now: Instant, saves: NodeSaves) {
+        self.training.checkpoint = saves.newest.or(self.training.checkpoint);
+        self.training.save_failed.clone_from(&saves.failed);
+        self.answer_notice(now, saves);
+    }
+
+    /// Returns a keep-alive with what the workers have reported about their training.
+    pub(crate) fn keep_alive(&self, now: Instant, sequence: u64, asks_reason: bool) -> FromNode {
+        let TrainingReports { steps, checkpoint, save_failed } = &self.training;
+        let progress = steps.map(|steps| steps.progress(now));
+        let (checkpoint, save_failed) = (*checkpoint, save_failed.clone());
+        FromNode::KeepAlive { sequence, asks_reason, progress, checkpoint, save_failed }
+    }
+
+    /// Sends the newest steps and checkpoint before the report that the round has failed. With the next keep-alive,
+    /// they would be late: the coordinator decides by them whether another start can help.
+    pub(super) fn send_last_steps(&mut self, now: Instant) {
+        if self.training.steps.is_some() {
+            // An echo with the number of no keep-alive changes nothing.
+            let message = self.keep_alive(now, 0, false);
+            self.effects.push_back(Effect::Send(message));
+        }
+    }
+
     /// Returns true if the keep-alive `sequence`, sent at `now`, should request the reason why the next round
     /// is not complete.
-    pub fn asks_reason(&mut self, now: Instant, sequence: u64) -> bool {
+    pub(crate) fn asks_reason(&mut self, now: Instant, sequence: u64) -> bool {
         let wait = |has_succeeded| Some(NodeWait { round: self.round, has_succeeded });
         let wait = match self.state {
             AgentState::Preparing | AgentState::Ready { .. } => wait(false),
@@ -92,7 +134,7 @@ impl Agent {
     }
 
     /// Notes the echo of a keep-alive, with the reason why the next round is not complete.
-    pub fn handle_echo(&mut self, now: Instant, sequence: u64, reason: Option<Explanation>) {
+    pub(crate) fn handle_echo(&mut self, now: Instant, sequence: u64, reason: Option<Explanation>) {
         if let Some(report) = self.wait_reports.handle_echo(now, sequence, reason) {
             self.act(Action::ReportWait(report));
         }

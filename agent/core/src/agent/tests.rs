@@ -479,7 +479,7 @@ fn refusals_are_final() {
 #[test]
 fn probe_is_answered() {
     let mut t = Fixture::running();
-    t.agent.handle_probe(round(1, 1));
+    t.agent.handle_message(t.now, ToNode::Probe { round: round(1, 1) });
     assert_eq!(t.effects(), [Effect::Send(FromNode::Alive { round: round(1, 1) })]);
 }
 

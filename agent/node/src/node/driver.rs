@@ -224,7 +224,7 @@ pub async fn drive(
             // An end of that driver is reported above.
             Ok(()) = handle.health.changed() => driver.take_health(&mut handle.health),
             Some(request) = notices.recv() => driver.handle_notice(request),
-            input = driver.memory.next() => driver.node.handle_memory(clock::now(), input),
+            input = driver.memory.next() => driver.handle_memory(input),
             () = driver.spec.destination.leader_changed() => driver.handle_own_leader(),
             news = news_of(&mut driver.spec.leadership) => match news {
                 Some(superseded) => driver.handle_superseded(superseded),
@@ -348,7 +348,7 @@ impl NodeDriver<'_> {
         info!(%signal, "signal received; leaving the job");
         let signal = signal::Signal(signal as i32);
         let was_leaving = self.node.agent().is_leaving();
-        self.node.handle_signal(now, signal);
+        self.node.tell(now, |agent| agent.handle_signal(now, signal));
         // While the job closes, the workers are stopped in any case.
         if was_leaving || self.node.agent().is_leaving() {
             self.stopping.handle_signal(now, signal);
@@ -379,14 +379,14 @@ impl NodeDriver<'_> {
         let NoticeRequest { kind, within, text, asker } = request;
         let (now, was_leaving) = (clock::now(), self.node.agent().is_leaving());
         info!(?kind, text, "notice received");
-        let taken = match kind {
-            RequestKind::Save => self.node.handle_request(now, Wanted::Save),
-            RequestKind::Look => self.node.handle_request(now, Wanted::Look),
+        let taken = self.node.tell(now, |agent| match kind {
+            RequestKind::Save => agent.handle_request(now, Wanted::Save),
+            RequestKind::Look => agent.handle_request(now, Wanted::Look),
             RequestKind::Leave | RequestKind::End => {
                 let ends_job = kind == RequestKind::End;
-                self.node.handle_notice(now, Received { ends_job, within, text })
+                agent.handle_notice(now, Received { ends_job, within, text })
             }
-        };
+        });
         if !was_leaving && self.node.agent().is_leaving() {
             self.stopping.handle_signal(now, signal::Signal::TERM);
         }
@@ -412,10 +412,8 @@ impl NodeDriver<'_> {
     }
 
     /// Reports a checkpoint of the workers of this node to all clients that have asked for one.
-    fn handle_saves(&mut self, now: Instant, saves: NodeSaves) {
-        let answer = saves.answer;
-        self.node.handle_saves(now, saves);
-        let Some(saved) = answer else { return };
+    fn answer_saves(&mut self, saves: &NodeSaves) {
+        let Some(saved) = saves.answer else { return };
         let is_answered = |Asker { kind, known, answers }: &Asker| {
             *kind == RequestKind::Save
                 && saved.notice > *known
@@ -434,49 +432,56 @@ impl NodeDriver<'_> {
 
     fn handle_refused_client(&mut self, round: Round, address: IpAddr) {
         self.spec.measures.refused_clients.add(1);
-        self.node.handle_client_refused(clock::now(), round, address);
+        self.node.tell(clock::now(), |agent| agent.handle_client_refused(round, address));
     }
 
     fn handle_store_unreached(&mut self, unreached: StoreUnreached) {
         let StoreUnreached { round, address, why } = unreached.clone();
-        if self.node.handle_store_unreached(clock::now(), unreached) {
+        if self.node.tell(clock::now(), |agent| agent.handle_store_unreached(unreached)) {
             warn!(%round, "{}", news::store_unreached("this node", &address, &why));
         }
     }
 
     /// Takes the health of this node, as it is now.
     fn take_health(&mut self, health: &mut watch::Receiver<NodeHealth>) {
-        let health = health.borrow_and_update().clone();
-        self.node.handle_health(clock::now(), health);
+        let (now, health) = (clock::now(), health.borrow_and_update().clone());
+        self.node.tell(now, |agent| agent.handle_health(now, health));
     }
 
     fn handle_workers_event(&mut self, event: WorkersEvent) {
         let now = clock::now();
         debug!(?event, "message from the driver of the workers");
-        match event {
-            WorkersEvent::Failed(failure) => self.node.handle_failed(now, *failure),
-            WorkersEvent::Cause(cause) => self.node.handle_cause(now, *cause),
-            WorkersEvent::Hardware(round, hardware) => {
-                self.node.handle_hardware(now, round, hardware);
-            }
-            WorkersEvent::Finished(end) => {
+        match &event {
+            WorkersEvent::Finished(_) => {
                 self.has_workers = false;
                 self.stopping.handle_ended();
-                self.node.handle_finished(now, end);
             }
-            WorkersEvent::LeaseExpired => {
-                self.node.handle_lease_expired(now);
-                // The keeper's clock runs while the machine is suspended. The agent's does not.
-                self.report_lost_lease();
-            }
-            WorkersEvent::SignalOfWorker(signal) => self.handle_signal_of_worker(signal),
-            WorkersEvent::Progress(text) => self.node.handle_progress(now, text),
-            WorkersEvent::Steps(steps) => self.node.handle_steps(steps),
-            WorkersEvent::Saves(saves) => self.handle_saves(now, saves),
-            WorkersEvent::Digest(digest) => self.node.handle_digest(now, *digest),
-            WorkersEvent::Standbys(counts) => self.node.handle_standbys(now, counts),
-            WorkersEvent::StandbysSettled => self.node.handle_standbys_settled(now),
+            // The keeper's clock runs while the machine is suspended. The agent's does not.
+            WorkersEvent::LeaseExpired => self.report_lost_lease(),
+            WorkersEvent::SignalOfWorker(signal) => self.handle_signal_of_worker(*signal),
+            WorkersEvent::Saves(saves) => self.answer_saves(saves),
+            // Only the machine needs it.
+            _ => {}
         }
+        self.node.tell(now, |agent| match event {
+            WorkersEvent::Failed(failure) => agent.handle_failed(now, *failure),
+            WorkersEvent::Cause(cause) => agent.handle_cause(now, *cause),
+            WorkersEvent::Hardware(round, hardware) => agent.handle_hardware(now, round, hardware),
+            WorkersEvent::Finished(end) => agent.handle_finished(now, end),
+            WorkersEvent::LeaseExpired => agent.handle_lease_expired(),
+            WorkersEvent::SignalOfWorker(_) => {}
+            WorkersEvent::Progress(text) => agent.handle_progress(now, text),
+            WorkersEvent::Steps(steps) => agent.handle_steps(steps),
+            WorkersEvent::Saves(saves) => agent.handle_saves(now, saves),
+            WorkersEvent::Digest(digest) => agent.handle_digest(*digest),
+            WorkersEvent::Standbys(counts) => agent.handle_standbys(now, counts),
+            WorkersEvent::StandbysSettled => agent.handle_standbys_settled(now),
+        });
+    }
+
+    fn handle_memory(&mut self, input: memory::Input) {
+        let now = clock::now();
+        self.node.tell(now, |agent| agent.handle_memory(now, input));
     }
 
     /// Carries out the effects of the machines. Returns the ending once it is reached.
@@ -524,7 +529,8 @@ impl NodeDriver<'_> {
             Action::OpenStore => {
                 self.refresh_addresses();
                 let port = self.stores.open().await.map_err(DriveError::Store)?;
-                self.node.handle_store_open(clock::now(), port);
+                let now = clock::now();
+                self.node.tell(now, |agent| agent.handle_store_open(now, port));
             }
             Action::Start(admission) => {
                 self.workers_succeeded = false;

@@ -39,7 +39,7 @@ impl NodeDriver<'_> {
                 let node = self.describe(local);
                 if self.memory.is_reached() {
                     let endpoint = Endpoint { host: node.address.clone(), port: node.agent_port };
-                    self.node.set_memory_address(endpoint.to_string());
+                    self.node.tell(now, |agent| agent.set_memory_address(endpoint.to_string()));
                 }
                 if let Some(claims) = self.node.handle_connected(now, stream) {
                     self.register(stream, claims, node, remote, reply);
@@ -266,10 +266,10 @@ impl NodeDriver<'_> {
         match superseded {
             _ if self.spec.destination.is_own_leader() => {}
             Superseded::ByJob { job, at } => {
-                self.node.handle_other_job(now, at.to_string(), job.born_ms);
+                self.node.tell(now, |agent| agent.handle_other_job(at.to_string(), job.born_ms));
             }
             Superseded::ByEnd(outcome) => {
-                self.node.handle_outlived(now, outcome.map(|outcome| *outcome));
+                self.node.tell(now, |agent| agent.handle_outlived(outcome.map(|outcome| *outcome)));
             }
         }
     }
