@@ -4,11 +4,14 @@ mod imports;
 mod looks;
 mod notices;
 
+use std::net::IpAddr;
+
 use ragent_rendezvous::{
-    ids::{GlobalRank, LocalRank},
+    ids::{GlobalRank, LocalRank, RoundId},
     message::{
         Admission, Assignment, CheckpointId, EvictReason, HardwareFact, HealthClass, JobResult,
-        MemoryKind, MemoryPlan, RefusedClients, RestartReason, StandbyCounts, Unhealthy, WorkerEnd,
+        MemoryKind, MemoryPlan, RefusedClients, RestartReason, StoreUnreached, Unhealthy,
+        WaitReason, WorkerEnd,
     },
     settings::{NodeRange, Timeouts},
     snapshot::Explanation,
