@@ -458,7 +458,9 @@ impl World {
             Input::OtherJobs(jobs) => self.call_coordinator(&id, Waiting::OtherJobs(jobs)),
             Input::Yield(other, at) => self.yield_to(&id, other, at),
             Input::Outlived(outcome) => {
-                self.with_node(&id, |node, now| node.handle_outlived(now, outcome.map(|o| *o)));
+                self.with_node(&id, |node, now| {
+                    node.tell(now, |agent| agent.handle_outlived(outcome.map(|o| *o)));
+                });
             }
             Input::Stored(number, is_copied) => self.handle_stored(&id, number, is_copied),
             Input::Up(peer, message) => self.arrive_up(&id, peer, message),

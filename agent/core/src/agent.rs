@@ -22,6 +22,7 @@ mod import_gate;
 mod local_group;
 mod looks;
 mod memory;
+mod node_round;
 mod notices;
 mod reports;
 #[cfg(test)]
@@ -29,15 +30,14 @@ mod tests;
 
 use std::{
     collections::VecDeque,
-    net::IpAddr,
     time::{Duration, Instant},
 };
 
 use ragent_rendezvous::{
-    ids::{JobUid, Round, RoundId, Term},
+    ids::{JobUid, Round, Term},
     message::{
         FromNode, JobResult, KnownRound, NodeReport, NodeState, Outcome, RefuseReason,
-        StoreUnreached, WaitReason, Welcome, WorkerFailure,
+        StandbyCounts, ToNode, Welcome, WorkerFailure,
     },
     settings::{Leases, SharedSettings},
 };
@@ -47,12 +47,7 @@ pub use self::effect::{
 };
 pub use self::looks::LookOrder;
 pub use self::notices::{NotTaken, NoticeEnd, Received, SavedHere, ShownNotice, Wanted};
-use self::{
-    import_gate::ImportGate,
-    looks::Looks,
-    notices::Notices,
-    reports::{ProgressText, StandbyReports},
-};
+use self::{import_gate::ImportGate, node_round::NodeRound, notices::Notices, reports::Paced};
 pub use crate::wait_reports::WaitReport;
 use crate::{
     health::NodeHealth,
@@ -113,72 +108,60 @@ pub struct AgentSettings {
 pub struct Agent {
     settings: AgentSettings,
     state: AgentState,
-    /// The newest round in which this node was a member.
-    round: RoundId,
-    /// The failure of the oldest event on this node in that round, with ages as of that moment.
-    failure: Option<(WorkerFailure, Instant)>,
-    /// True if the lease ended while workers of that round ran.
-    lease_expired: bool,
+    coordinator: Coordinator,
+    round: NodeRound,
     known_round: KnownRound,
-    term: Term,
-    job_uid: Option<JobUid>,
-    restarts_used: u32,
-    charged_through: Round,
-    waiting: Option<(RoundId, WaitReason)>,
     wait_reports: WaitReports,
-    /// The time at which the coordinator became unreachable; `None` while it is reached.
-    disconnected: Option<Instant>,
-    /// True if the host of the last coordinator has announced that it leaves.
-    has_host_left: bool,
-    /// True if the coordinator may still count this node as alive.
-    is_leased: bool,
     gate: ImportGate,
     health: NodeHealth,
     /// The port of the store that waits for the end of a check.
     unchecked_store: Option<u16>,
-    progress: ProgressText,
-    standbys: StandbyReports,
-    /// Addresses that the store of `round` is known to have refused.
-    refused_clients: Vec<IpAddr>,
-    /// The store of `round`, if this node does not reach it.
-    unreached_store: Option<StoreUnreached>,
+    /// The progress text of the workers.
+    progress: Paced<String>,
+    standbys: Paced<Option<StandbyCounts>>,
     notices: Notices,
-    looks: Looks,
     memory: NodeMemory,
-    /// The newest round in which memory went off, as the user knows.
-    memory_off_in: RoundId,
     effects: VecDeque<Effect>,
+}
+
+/// The coordinator, as this node knows it. A welcome replaces all of it.
+#[derive(Debug)]
+struct Coordinator {
+    /// The newest term that this node knows.
+    term: Term,
+    /// The run that it leads, if known.
+    job_uid: Option<JobUid>,
+    /// The time at which it became unreachable; `None` while it is reached.
+    unreached_since: Option<Instant>,
+    /// True if its host has announced that it leaves.
+    has_host_left: bool,
+    /// True if it may still count this node as alive.
+    is_leased: bool,
 }
 
 impl Agent {
     /// Creates a node that has not registered yet.
     pub fn new(now: Instant, settings: AgentSettings) -> Self {
-        Self {
-            state: AgentState::Preparing,
-            round: RoundId::default(),
-            failure: None,
-            lease_expired: false,
-            known_round: settings.known_round,
+        let coordinator = Coordinator {
             term: settings.known_round.round.term,
             job_uid: None,
-            restarts_used: 0,
-            charged_through: Round(0),
-            waiting: None,
-            wait_reports: WaitReports::default(),
-            disconnected: Some(now),
+            unreached_since: Some(now),
             has_host_left: false,
             is_leased: false,
+        };
+        Self {
+            state: AgentState::Preparing,
+            coordinator,
+            round: NodeRound::default(),
+            known_round: settings.known_round,
+            wait_reports: WaitReports::default(),
             gate: ImportGate::new(settings.has_standbys),
             health: NodeHealth::default(),
             unchecked_store: None,
-            progress: ProgressText::default(),
-            standbys: StandbyReports::default(),
-            refused_clients: Vec::new(),
-            unreached_store: None,
+            progress: Paced::default(),
+            standbys: Paced::default(),
             notices: Notices::default(),
-            looks: Looks::default(),
             memory: NodeMemory::new(settings.memory.clone(), settings.seed),
-            memory_off_in: RoundId::default(),
             effects: VecDeque::from([Effect::Local(Action::OpenStore)]),
             settings,
         }
@@ -191,22 +174,22 @@ impl Agent {
 
     /// Returns the newest term that this node knows.
     pub fn term(&self) -> Term {
-        self.term
+        self.coordinator.term
     }
 
     /// Returns the run that this node belongs to, if known.
     pub fn job_uid(&self) -> Option<&JobUid> {
-        self.job_uid.as_ref()
+        self.coordinator.job_uid.as_ref()
     }
 
     /// Returns the failures charged to the job and the last round charged, as this node knows them.
     pub fn charges(&self) -> (u32, Round) {
-        (self.restarts_used, self.charged_through)
+        self.round.charges
     }
 
     /// Returns the time at which this node gives up if the coordinator stays unreachable; `None` while it is reached.
     pub fn gives_up_at(&self) -> Option<Instant> {
-        self.disconnected.map(|since| since + self.patience())
+        self.coordinator.unreached_since.map(|since| since + self.patience())
     }
 
     /// Returns true if this node's part is over.
@@ -237,15 +220,15 @@ impl Agent {
             AgentState::Leaving { reaped, .. } => NodeState::Leaving { reaped },
             AgentState::Finished => NodeState::Leaving { reaped: true },
         };
-        let failure = self.failure.clone().map(|(mut failure, at)| {
+        let failure = self.round.failure.clone().map(|(mut failure, at)| {
             grow_older(&mut failure, now.saturating_duration_since(at));
             Box::new(failure)
         });
         NodeReport {
-            round: self.round,
+            round: self.round.id,
             state,
             failure,
-            lease_expired: self.lease_expired,
+            lease_expired: self.round.lease_expired,
             notice: self.notices.of_node(now),
             saved: self.notices.answer(),
             requests: self.notices.requests,
@@ -257,21 +240,23 @@ impl Agent {
     /// Notes that a coordinator has welcomed this node. An assignment follows.
     ///
     /// The report is sent once more, because it may have changed after the registration was sent.
-    pub fn handle_welcome(&mut self, now: Instant, welcome: &Welcome) {
-        self.term = self.term.max(welcome.term);
-        self.job_uid = Some(welcome.job_uid.clone());
-        self.disconnected = None;
-        self.has_host_left = false;
-        self.is_leased = true;
+    pub(crate) fn handle_welcome(&mut self, now: Instant, welcome: &Welcome) {
+        self.coordinator = Coordinator {
+            term: self.coordinator.term.max(welcome.term),
+            job_uid: Some(welcome.job_uid.clone()),
+            unreached_since: None,
+            has_host_left: false,
+            is_leased: true,
+        };
         self.start_gate_timeout(now);
         // The parts count before the report, which may complete a round.
         self.send_memory_report(true);
         self.send_report(now);
-        if !self.progress.text.is_empty() {
+        if !self.progress.newest.is_empty() {
             self.send_progress(now);
         }
         self.send_standbys(now);
-        if !self.refused_clients.is_empty() && self.serves_the_store() {
+        if !self.round.refused_clients.is_empty() && self.serves_the_store() {
             self.send_refused_clients();
         }
         self.send_unreached_store();
@@ -279,20 +264,22 @@ impl Agent {
     }
 
     /// Notes that the current stream has ended and has no successor yet.
-    pub fn handle_disconnected(&mut self, now: Instant) {
-        self.disconnected.get_or_insert(now);
+    pub(crate) fn handle_disconnected(&mut self, now: Instant) {
+        self.coordinator.unreached_since.get_or_insert(now);
     }
 
     /// Handles a refusal by the coordinator. It is final, except [`RefuseReason::EarlierRun`] for a node
     /// whose run has formed no round: a host without its state file may have begun that run, so the node
     /// leaves the run.
-    pub fn handle_refused(&mut self, reason: RefuseReason) {
+    pub(crate) fn handle_refused(&mut self, reason: RefuseReason) {
         let reason = match reason {
-            RefuseReason::EarlierRun if self.job_uid.is_some() && !self.is_bound_to_a_run() => {
+            RefuseReason::EarlierRun
+                if self.coordinator.job_uid.is_some() && !self.is_bound_to_a_run() =>
+            {
                 return self.forget_run();
             }
             RefuseReason::Closed(outcome)
-                if self.job_uid.is_some() || outcome.result == JobResult::Succeeded =>
+                if self.coordinator.job_uid.is_some() || outcome.result == JobResult::Succeeded =>
             {
                 return self.close(outcome);
             }
@@ -308,7 +295,7 @@ impl Agent {
             first_failure: None,
             other_failures: 0,
             further_failures: Vec::new(),
-            restarts_used: self.restarts_used,
+            restarts_used: self.round.charges.0,
             complete_step: None,
         }));
     }
@@ -340,13 +327,13 @@ impl Agent {
     ///
     /// A node that was in no round is bound to no run and no term. Other nodes do not follow a process if its
     /// term is outdated.
-    pub fn handle_sent_elsewhere(&mut self, now: Instant, term: Term) -> bool {
+    pub(crate) fn handle_sent_elsewhere(&mut self, now: Instant, term: Term) -> bool {
         if !self.is_bound_to_a_run() {
             self.forget_run();
-        } else if term < self.term {
+        } else if term < self.coordinator.term {
             return false;
         }
-        self.disconnected.get_or_insert(now);
+        self.coordinator.unreached_since.get_or_insert(now);
         true
     }
 
@@ -356,23 +343,33 @@ impl Agent {
     }
 
     fn forget_run(&mut self) {
-        if self.job_uid.is_some() {
+        if self.coordinator.job_uid.is_some() {
             // It may have been in the first round of that run without its knowledge.
             self.replace_offered_store();
         }
-        self.term = Term::default();
-        self.job_uid = None;
-        self.waiting = None;
+        self.coordinator.term = Term::default();
+        self.coordinator.job_uid = None;
+        self.round.waiting = None;
     }
 
-    /// Notes that the coordinator asks for a sign of life.
-    pub fn handle_probe(&mut self, round: RoundId) {
-        self.effects.push_back(Effect::Send(FromNode::Alive { round }));
+    /// Handles a message that counts only on the current stream.
+    pub(crate) fn handle_message(&mut self, now: Instant, message: ToNode) {
+        match message {
+            ToNode::Probe { round } => {
+                self.effects.push_back(Effect::Send(FromNode::Alive { round }));
+            }
+            ToNode::Assignment(assignment) => self.handle_assignment(now, assignment),
+            ToNode::HostLeaving => self.handle_host_leaving(),
+            ToNode::Guidance(guidance) => self.handle_guidance(now, guidance),
+            ToNode::RefusedClients(refused) => self.handle_refused_clients(refused),
+            // These count on each stream, and have handlers of their own.
+            ToNode::Welcome(_) | ToNode::Refuse(_) | ToNode::Echo { .. } | ToNode::Voters(_) => {}
+        }
     }
 
     /// Notes that the coordinator's host is about to leave.
-    pub fn handle_host_leaving(&mut self) {
-        self.has_host_left = true;
+    fn handle_host_leaving(&mut self) {
+        self.coordinator.has_host_left = true;
         if !self.is_leaving() {
             self.announce(News::HostLeaving);
         }
@@ -424,13 +421,12 @@ impl Agent {
     }
 
     /// Returns the earliest deadline.
-    pub fn poll_timeout(&self) -> Option<Instant> {
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         if self.is_finished() {
             return None;
         }
         let gives_up = self.gives_up_at();
-        let progress = self.progress.quiet_until.filter(|_| self.progress.is_due);
-        let standbys = self.standbys.quiet_until.filter(|_| self.standbys.is_due);
+        let (progress, standbys) = (self.progress.poll_timeout(), self.standbys.poll_timeout());
         let (notice, look) = (self.notice_deadline(), self.look_deadline());
         let (gate, memory) = (self.gate.poll_timeout(), self.memory.poll_timeout());
         let deadlines = [gives_up, progress, standbys, gate, notice, look, memory];
@@ -438,11 +434,11 @@ impl Agent {
     }
 
     /// Applies every deadline that has passed.
-    pub fn handle_timeout(&mut self, now: Instant) {
-        if self.progress.is_due && self.progress.quiet_until.is_none_or(|until| until <= now) {
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        if self.progress.poll_timeout().is_some_and(|due| due <= now) {
             self.send_progress(now);
         }
-        if self.standbys.is_due && self.standbys.quiet_until.is_none_or(|until| until <= now) {
+        if self.standbys.poll_timeout().is_some_and(|due| due <= now) {
             self.send_standbys(now);
         }
         self.handle_gate_timeout(now);
@@ -450,23 +446,24 @@ impl Agent {
         self.handle_look_timeout(now);
         self.change_memory(now, |memory| memory.handle_timeout(now));
         if !self.is_finished() && self.gives_up_at().is_some_and(|at| at <= now) {
-            let was_registered = self.job_uid.is_some();
+            let was_registered = self.coordinator.job_uid.is_some();
             let waited = self.patience();
             self.act(Action::Kill);
-            let has_left = self.has_host_left;
+            let has_left = self.coordinator.has_host_left;
             let complete_step = self.notices.complete_step;
             self.finish(Ending::Unreachable { waited, was_registered, has_left, complete_step });
         }
     }
 
     /// Returns the next effect; `None` if there are none.
-    pub fn poll_effect(&mut self) -> Option<Effect> {
+    pub(crate) fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
 
     /// Returns the time without a coordinator after which this node gives up.
     fn patience(&self) -> Duration {
-        let silence = if self.job_uid.is_none() { self.settings.silence } else { Duration::ZERO };
+        let silence =
+            if self.coordinator.job_uid.is_none() { self.settings.silence } else { Duration::ZERO };
         self.settings.shared.timeouts.join.saturating_add(silence)
     }
 
@@ -479,8 +476,8 @@ impl Agent {
         }
         self.state = AgentState::Preparing;
         self.unchecked_store = None;
-        if !self.progress.text.is_empty() {
-            self.progress.text.clear();
+        if !self.progress.newest.is_empty() {
+            self.progress.newest.clear();
             self.send_progress(now);
         }
         self.send_report(now);
@@ -496,7 +493,7 @@ impl Agent {
     }
 
     fn reaped_to_leave(&mut self, now: Instant, signal: Signal) {
-        if !self.is_leased {
+        if !self.coordinator.is_leased {
             // The coordinator no longer counts this node, so no dismissal will follow.
             return self.finish_left(signal);
         }

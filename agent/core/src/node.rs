@@ -7,25 +7,16 @@
 //! An agent that was paused ends its lease before it reads any message that has arrived meanwhile. It drops
 //! the stream, and sends its current state on a new one.
 
-use std::{collections::VecDeque, net::IpAddr, time::Instant};
+use std::{collections::VecDeque, time::Instant};
 
 use ragent_rendezvous::{
-    ids::{JobUid, Round, RoundId, StreamNumber, Term},
-    message::{
-        Checkpoint, Digest, FromNode, HardwareFact, KnownRound, MemoryReport, NodeReport, Outcome,
-        StandbyCounts, StoreUnreached, ToNode, Welcome, WorkerFailure,
-    },
+    ids::{JobUid, Round, StreamNumber, Term},
+    message::{FromNode, KnownRound, MemoryReport, NodeReport, ToNode, Welcome},
 };
 
 use crate::{
-    agent::{self, Action, Agent, AgentSettings, NotTaken, Received, Wanted},
-    health::NodeHealth,
+    agent::{self, Action, Agent, AgentSettings},
     link::{self, Echo, Link},
-    memory,
-    saves::NodeSaves,
-    signal::Signal,
-    steps::NodeSteps,
-    supervisor::GroupEnd,
 };
 
 /// An action for the driver.
@@ -78,12 +69,6 @@ pub struct Node {
     runs_unleased: bool,
     /// The newest round that this node knew when it registered on the newest stream.
     claimed: Option<(StreamNumber, Round)>,
-    /// The training steps of the workers of the newest round, if any is known.
-    steps: Option<NodeSteps>,
-    /// The newest checkpoint of the workers of the newest round, if they have reported one.
-    checkpoint: Option<Checkpoint>,
-    /// The reason why their last checkpoint could not be written.
-    save_failed: Option<String>,
     effects: VecDeque<Effect>,
 }
 
@@ -94,16 +79,7 @@ impl Node {
         let runs_unleased = settings.runs_unleased;
         let agent = Agent::new(now, settings);
         let effects = VecDeque::new();
-        let mut node = Self {
-            agent,
-            link,
-            runs_unleased,
-            claimed: None,
-            steps: None,
-            checkpoint: None,
-            save_failed: None,
-            effects,
-        };
+        let mut node = Self { agent, link, runs_unleased, claimed: None, effects };
         node.collect(now);
         node
     }
@@ -215,21 +191,12 @@ impl Node {
                     self.agent.handle_memory_whole(now, memory_whole);
                 }
             }
-            // A newer stream has taken over since, and repeats the current state.
-            ToNode::Probe { .. }
-            | ToNode::Assignment(_)
-            | ToNode::HostLeaving
-            | ToNode::Guidance(_)
-            | ToNode::RefusedClients(_)
-                if self.link.current() != Some(stream) => {}
-            ToNode::Probe { round } => self.agent.handle_probe(round),
-            ToNode::Assignment(assignment) => self.agent.handle_assignment(now, assignment),
-            ToNode::HostLeaving => self.agent.handle_host_leaving(),
-            ToNode::Guidance(guidance) => self.agent.handle_guidance(now, guidance),
-            ToNode::RefusedClients(refused) => self.agent.handle_refused_clients(refused),
+            ToNode::Voters(voters) if voters.is_empty() => {}
             // The driver dials them.
-            ToNode::Voters(voters) if !voters.is_empty() => self.link.handle_alternatives(),
-            ToNode::Voters(_) => {}
+            ToNode::Voters(_) => self.link.handle_alternatives(),
+            // A newer stream has taken over since, and repeats the current state.
+            _ if self.link.current() != Some(stream) => {}
+            message => self.agent.handle_message(now, message),
         }
         self.collect(now);
     }
@@ -277,19 +244,12 @@ impl Node {
         self.collect(now);
     }
 
-    /// Ends this node's part, because another job of this name goes on, which is led at `endpoint`.
-    pub fn handle_other_job(&mut self, now: Instant, endpoint: String, born_ms: u64) {
+    /// Passes an input to the agent's state machine.
+    pub fn tell<T>(&mut self, now: Instant, input: impl FnOnce(&mut Agent) -> T) -> T {
         self.begin(now);
-        self.agent.handle_other_job(endpoint, born_ms);
+        let answer = input(&mut self.agent);
         self.collect(now);
-    }
-
-    /// Ends this node's part: its job has ended while it had no coordinator. `outcome` is the job's outcome,
-    /// if known.
-    pub fn handle_outlived(&mut self, now: Instant, outcome: Option<Outcome>) {
-        self.begin(now);
-        self.agent.handle_outlived(outcome);
-        self.collect(now);
+        answer
     }
 
     /// Notes that another leader is known.
@@ -299,169 +259,6 @@ impl Node {
         self.collect(now);
     }
 
-    /// Notes that a new worker store listens on this port.
-    pub fn handle_store_open(&mut self, now: Instant, store_port: u16) {
-        self.begin(now);
-        self.agent.handle_store_open(now, store_port);
-        self.collect(now);
-    }
-
-    /// Notes the standbys of this node.
-    pub fn handle_standbys(&mut self, now: Instant, counts: StandbyCounts) {
-        self.begin(now);
-        self.agent.handle_standbys(now, counts);
-        self.collect(now);
-    }
-
-    /// Notes that all standbys of this node are ready, or cannot be started.
-    pub fn handle_standbys_settled(&mut self, now: Instant) {
-        self.begin(now);
-        self.agent.handle_standbys_settled(now);
-        self.collect(now);
-    }
-
-    /// Notes the first failure of the local group.
-    pub fn handle_failed(&mut self, now: Instant, failure: WorkerFailure) {
-        self.begin(now);
-        self.send_last_steps(now);
-        self.agent.handle_failed(now, failure);
-        self.collect(now);
-    }
-
-    /// Notes the failure of the oldest event in the local group, before its end.
-    pub fn handle_cause(&mut self, now: Instant, cause: WorkerFailure) {
-        self.begin(now);
-        self.agent.handle_cause(now, cause);
-        self.collect(now);
-    }
-
-    /// Notes what the hardware has reported, for the failure of this round.
-    pub fn handle_hardware(&mut self, now: Instant, round: RoundId, hardware: Vec<HardwareFact>) {
-        self.begin(now);
-        self.agent.handle_hardware(now, round, hardware);
-        self.collect(now);
-    }
-
-    /// Notes the health of this node.
-    pub fn handle_health(&mut self, now: Instant, health: NodeHealth) {
-        self.begin(now);
-        self.agent.handle_health(now, health);
-        self.collect(now);
-    }
-
-    /// Notes that the local group has ended, and nothing is left of it.
-    pub fn handle_finished(&mut self, now: Instant, end: GroupEnd) {
-        self.begin(now);
-        // The steps of the next round are others.
-        self.steps = None;
-        (self.checkpoint, self.save_failed) = (None, None);
-        self.agent.handle_finished(now, end);
-        self.collect(now);
-    }
-
-    /// Notes that the keeper kills the workers because their lease is over.
-    pub fn handle_lease_expired(&mut self, now: Instant) {
-        self.begin(now);
-        self.agent.handle_lease_expired();
-        self.collect(now);
-    }
-
-    /// Notes that the store which this node serves to `round` has refused a client.
-    pub fn handle_client_refused(&mut self, now: Instant, round: Round, address: IpAddr) {
-        self.begin(now);
-        self.agent.handle_client_refused(round, address);
-        self.collect(now);
-    }
-
-    /// Notes that this node does not reach a round's store. Returns false if that round has ended.
-    pub fn handle_store_unreached(&mut self, now: Instant, unreached: StoreUnreached) -> bool {
-        self.begin(now);
-        let counts = self.agent.handle_store_unreached(unreached);
-        self.collect(now);
-        counts
-    }
-
-    /// Notes the workers' progress text.
-    pub fn handle_progress(&mut self, now: Instant, text: String) {
-        self.begin(now);
-        self.agent.handle_progress(now, text);
-        self.collect(now);
-    }
-
-    /// Notes the training steps of the workers, which the next keep-alives carry.
-    pub fn handle_steps(&mut self, steps: NodeSteps) {
-        self.steps = Some(steps);
-    }
-
-    /// Notes a checkpoint of the workers: the newest one, and the answer to the newest notice.
-    pub fn handle_saves(&mut self, now: Instant, saves: NodeSaves) {
-        self.begin(now);
-        self.checkpoint = saves.newest.or(self.checkpoint);
-        self.save_failed.clone_from(&saves.failed);
-        self.agent.handle_saves(now, saves);
-        self.collect(now);
-    }
-
-    /// Notes the answer to a look at the workers.
-    pub fn handle_digest(&mut self, now: Instant, digest: Digest) {
-        self.begin(now);
-        self.agent.handle_digest(digest);
-        self.collect(now);
-    }
-
-    /// Notes that this node has received a notice: it is about to leave, or the job is about to end. Returns
-    /// the reason if it does not count.
-    pub fn handle_notice(&mut self, now: Instant, received: Received) -> Result<(), NotTaken> {
-        self.begin(now);
-        let taken = self.agent.handle_notice(now, received);
-        self.collect(now);
-        taken
-    }
-
-    /// Notes that a checkpoint was requested on this node.
-    pub fn handle_request(&mut self, now: Instant, wanted: Wanted) -> Result<(), NotTaken> {
-        self.begin(now);
-        let taken = self.agent.handle_request(now, wanted);
-        self.collect(now);
-        taken
-    }
-
-    /// Sets the address at which other agents fetch the checkpoints that this node keeps. Comes before
-    /// [`Self::handle_connected`].
-    pub fn set_memory_address(&mut self, address: String) {
-        self.agent.set_memory_address(address);
-    }
-
-    /// Handles an event of the driver that concerns checkpoints in memory.
-    pub fn handle_memory(&mut self, now: Instant, input: memory::Input) {
-        self.begin(now);
-        self.agent.handle_memory(now, input);
-        self.collect(now);
-    }
-
-    /// Notes a signal that asks this process to end.
-    pub fn handle_signal(&mut self, now: Instant, signal: Signal) {
-        self.begin(now);
-        self.agent.handle_signal(now, signal);
-        self.collect(now);
-    }
-
-    /// Sends the newest steps and checkpoint before the report that the round has failed. With the next keep-alive,
-    /// they would be late: the coordinator decides by them whether another start can help.
-    fn send_last_steps(&mut self, now: Instant) {
-        let (Some(stream), Some(steps)) = (self.link.current(), self.steps) else { return };
-        // An echo with the number of no keep-alive changes nothing.
-        let (sequence, progress) = (0, Some(steps.progress(now)));
-        let message = FromNode::KeepAlive {
-            sequence,
-            asks_reason: false,
-            progress,
-            checkpoint: self.checkpoint,
-            save_failed: self.save_failed.clone(),
-        };
-        self.effects.push_back(Effect::Send { stream, message });
-    }
-
     /// Returns the earliest deadline.
     pub fn poll_timeout(&self) -> Option<Instant> {
         [self.agent.poll_timeout(), self.link.poll_timeout()].into_iter().flatten().min()
@@ -469,9 +266,7 @@ impl Node {
 
     /// Applies every deadline that has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.begin(now);
-        self.agent.handle_timeout(now);
-        self.collect(now);
+        self.tell(now, |agent| agent.handle_timeout(now));
     }
 
     /// Returns the next effect; `None` if there are none.
@@ -510,15 +305,7 @@ impl Node {
             link::Effect::Dial(stream) => Effect::Dial(stream),
             link::Effect::KeepAlive { stream, sequence } => {
                 let asks_reason = self.agent.asks_reason(now, sequence);
-                let progress = self.steps.map(|steps| steps.progress(now));
-                let (checkpoint, save_failed) = (self.checkpoint, self.save_failed.clone());
-                let message = FromNode::KeepAlive {
-                    sequence,
-                    asks_reason,
-                    progress,
-                    checkpoint,
-                    save_failed,
-                };
+                let message = self.agent.keep_alive(now, sequence, asks_reason);
                 Effect::Send { stream, message }
             }
             link::Effect::Drop(stream) => Effect::Drop(stream),
@@ -539,13 +326,7 @@ impl Node {
                 // The next stream starts with the state at that time.
                 None => return,
             },
-            agent::Effect::Local(action) => {
-                if matches!(action, Action::Start(_)) {
-                    self.steps = None;
-                    (self.checkpoint, self.save_failed) = (None, None);
-                }
-                Effect::Local(action)
-            }
+            agent::Effect::Local(action) => Effect::Local(action),
         });
     }
 }

@@ -29,10 +29,7 @@ use tokio::sync::{Notify, mpsc};
 use tracing::{debug, info, warn};
 
 pub use self::messages::{WorkersCommand, WorkersEvent, WorkersHandle};
-use ragent_base::sys::{
-    alarm::{Alarm, passed},
-    clock,
-};
+use ragent_base::sys::{alarm::Alarm, clock};
 
 use self::{
     group::{Worker, WorkerGroup, WorkerState},
@@ -175,35 +172,23 @@ impl WorkersDriver {
     ) {
         let mut alarm = Alarm::new();
         loop {
-            let deadline = self.group.as_ref().and_then(|group| group.machine.poll_timeout());
-            let timer = self.timers.poll_timeout();
-            let look = self.group.as_ref().and_then(WorkerGroup::next_look);
-            let state = self.group.as_ref().and_then(WorkerGroup::next_state);
-            let keeper = self.group.as_ref().and_then(|group| group.keeper.poll_timeout());
-            let standbys = self.standbys.poll_timeout();
-            let steps = self.group.as_ref().and_then(|group| group.steps.poll_timeout());
+            let group = self.group.as_ref().and_then(WorkerGroup::poll_timeout);
+            let (timer, standbys) = (self.timers.poll_timeout(), self.standbys.poll_timeout());
             let check = self.checks.poll_timeout();
             tokio::select! {
                 // Reports come before commands and deadlines, so that a process that has ended is not killed again.
                 biased;
                 Some(report) = from_keeper.recv() => self.handle_keeper(report).await,
-                () = passed(deadline) => self.handle_timeout(),
+                () = alarm.until([group, timer, standbys, check]) => self.handle_timeout().await,
                 command = commands.recv() => match command {
                     Some(command) => self.handle_command(command).await,
                     None => break,
                 },
-                () = passed(timer) => self.kill_expired(),
-                () = passed(look) => self.look(),
-                () = passed(state) => self.read_state(),
-                () = passed(keeper) => self.watch_keeper().await,
-                () = passed(standbys) => self.handle_standby_timeout(),
                 probed = self.standbys.probed() => self.handle_probed(probed).await,
                 Some((round, done)) = done.recv() => self.handle_done(round, done).await,
                 request = next_timer(&mut self.spec.timer_pipe) => {
                     self.timers.handle(clock::now(), clock::wall_time(), request);
                 }
-                () = passed(steps) => self.pass_steps_on(),
-                () = passed(check) => self.checks.handle_timeout(&self.hardware),
                 done = self.checks.done() => {
                     if self.keeper.as_ref().is_some_and(KeeperLink::is_reaped) {
                         self.checks.handle_clean_up();
@@ -213,8 +198,6 @@ impl WorkersDriver {
                 () = self.output.notified() => self.handle_output(),
                 // Last, so that a flood of reports delays nothing else.
                 report = next_worker_report(&mut self.worker_reports) => self.handle_worker_report(report),
-                // The next turn of the loop notices which deadline has passed.
-                () = alarm.until([deadline, timer, look, state, keeper, standbys, steps, check]) => {}
             }
             self.carry_out_all().await;
             self.carry_out_keeper().await;
@@ -224,9 +207,29 @@ impl WorkersDriver {
         self.end(from_keeper).await;
     }
 
-    fn handle_timeout(&mut self) {
+    /// Applies every deadline that has passed.
+    async fn handle_timeout(&mut self) {
+        let now = clock::now();
+        let is_due = |due: Option<Instant>| due.is_some_and(|due| due <= now);
+        self.handle_stop_timeout(now);
+        self.kill_expired(now);
+        if is_due(self.group.as_ref().and_then(WorkerGroup::next_look)) {
+            self.look();
+        }
+        if is_due(self.group.as_ref().and_then(WorkerGroup::next_state)) {
+            self.read_state();
+        }
+        self.watch_keeper(now).await;
+        self.handle_standby_timeout(now);
+        if is_due(self.group.as_ref().and_then(|group| group.steps.poll_timeout())) {
+            self.pass_steps_on();
+        }
+        self.checks.handle_timeout(now, &self.hardware);
+    }
+
+    fn handle_stop_timeout(&mut self, now: Instant) {
         let Some(group) = &mut self.group else { return };
-        let (now, was_stopping) = (clock::now(), group.machine.is_stopping());
+        let was_stopping = group.machine.is_stopping();
         group.machine.handle_timeout(now);
         if let Some((signal, sent)) = group.signaled
             && was_stopping

@@ -151,9 +151,12 @@ impl World {
         let group_of = |round: RoundId| move |group: &&mut Group| group.round == round;
         match input {
             AgentInput::StoreOpen => {
-                agent.node.handle_store_open(now, agent.store_port);
+                let port = agent.store_port;
+                agent.node.tell(now, |agent| agent.handle_store_open(now, port));
             }
-            AgentInput::StandbysSettled => agent.node.handle_standbys_settled(now),
+            AgentInput::StandbysSettled => {
+                agent.node.tell(now, |agent| agent.handle_standbys_settled(now))
+            }
             AgentInput::Prepared(round) => self.start_group(id, round),
             AgentInput::Group(round, input) => {
                 if let Some(group) = agent.group.as_mut().filter(group_of(round)) {
@@ -165,15 +168,17 @@ impl World {
                 let Some(agent) = self.agent(id) else { return };
                 if let Some(group) = agent.group.as_mut().filter(group_of(round)) {
                     group.supervisor.handle(now, supervisor::Input::Kill);
-                    agent.node.handle_lease_expired(now);
+                    agent.node.tell(now, |agent| agent.handle_lease_expired());
                 }
             }
             AgentInput::Terminate => {
-                agent.node.handle_signal(now, Signal::TERM);
+                agent.node.tell(now, |agent| agent.handle_signal(now, Signal::TERM));
                 self.note_disturbed(id);
             }
             AgentInput::Notice(kind, within) => self.notify(id, now, kind, within),
-            AgentInput::Memory(input) => agent.node.handle_memory(now, *input),
+            AgentInput::Memory(input) => {
+                agent.node.tell(now, |agent| agent.handle_memory(now, *input))
+            }
         }
         self.settle_agent(id);
     }
@@ -197,8 +202,10 @@ impl World {
         match message {
             Down::Connected => {
                 let address = self.memory_address(id);
-                self.with_node(id, |node, _| {
-                    address.into_iter().for_each(|address| node.set_memory_address(address));
+                self.with_node(id, |node, now| {
+                    node.tell(now, |agent| {
+                        address.into_iter().for_each(|address| agent.set_memory_address(address));
+                    });
                 });
                 let claims = self.with_node(id, |node, now| node.handle_connected(now, stream));
                 match claims.flatten() {
@@ -508,7 +515,9 @@ impl World {
             self.call_coordinator(id, Waiting::Yield(other, at));
         } else {
             let (endpoint, born_ms) = (at.to_string(), other.born_ms);
-            self.with_node(id, |node, now| node.handle_other_job(now, endpoint, born_ms));
+            self.with_node(id, |node, now| {
+                node.tell(now, |agent| agent.handle_other_job(endpoint, born_ms))
+            });
         }
     }
 

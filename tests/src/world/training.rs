@@ -302,17 +302,17 @@ impl World {
         let Some(agent) = self.agent(id) else { return };
         if kind == NoticeKind::Save {
             // It does not count without a round.
-            let _ = agent.node.handle_request(now, Wanted::Save);
+            let _ = agent.node.tell(now, |agent| agent.handle_request(now, Wanted::Save));
             return;
         }
         let ends_job = kind == NoticeKind::End;
         let received = Received { ends_job, within, text: "SIGTERM".to_owned() };
-        let taken = agent.node.handle_notice(now, received).is_ok();
+        let taken = agent.node.tell(now, |agent| agent.handle_notice(now, received)).is_ok();
         // A node whose workers are being stopped has nothing to wait for.
         let report = agent.node.agent().report(now);
         let waits = report.notice.is_some() && report.state != NodeState::Stopping;
         if is_early && !ends_job {
-            agent.node.handle_signal(now, Signal::TERM);
+            agent.node.tell(now, |agent| agent.handle_signal(now, Signal::TERM));
         }
         let Some(training) = self.training.as_mut().filter(|_| taken && waits) else { return };
         let known = training.noticed.entry(id.clone()).or_insert(until);
@@ -451,7 +451,7 @@ impl World {
             group.saves.handle_step(rank, step);
         }
         let steps = NodeSteps { source, lowest: step, highest: step, total: None, at: local };
-        agent.node.handle_steps(steps);
+        agent.node.tell(local, |agent| agent.handle_steps(steps));
     }
 
     /// Shows a notice to the workers of a node, which answer it.
@@ -519,7 +519,7 @@ impl World {
                 .handle_report(rank, SaveReport { step, notice: number, ..SaveReport::default() });
         }
         let saves = group.saves.saves();
-        agent.node.handle_saves(now, saves);
+        agent.node.tell(now, |agent| agent.handle_saves(now, saves));
         self.settle_agent(id);
     }
 
@@ -604,9 +604,9 @@ impl World {
         if !reports_steps {
             let source = StepSource::Saved;
             let steps = NodeSteps { source, lowest: step, highest: step, total: None, at: now };
-            agent.node.handle_steps(steps);
+            agent.node.tell(now, |agent| agent.handle_steps(steps));
         }
-        agent.node.handle_saves(now, saves);
+        agent.node.tell(now, |agent| agent.handle_saves(now, saves));
         self.settle_agent(id);
     }
 

@@ -68,7 +68,9 @@ impl World {
         match effect {
             supervisor::Effect::Failed(local_rank, end) => {
                 let failed = failure(&agent.description, round, local_rank, is_final);
-                agent.node.handle_failed(now, WorkerFailure { end, ..failed });
+                agent
+                    .node
+                    .tell(now, |agent| agent.handle_failed(now, WorkerFailure { end, ..failed }));
             }
             supervisor::Effect::Signal(_) => self.stop_workers(id, round),
             supervisor::Effect::CleanUp => self.clean_up_workers(id, round),
@@ -86,9 +88,9 @@ impl World {
             // This worker was not the first to exit, but it had written its error file before.
             let mut cause = failure(&agent.description, group.round, LocalRank(0), false);
             cause.error_file_age = Some(Duration::from_secs(3));
-            agent.node.handle_cause(now, cause);
+            agent.node.tell(now, |agent| agent.handle_cause(now, cause));
         }
-        agent.node.handle_finished(now, end);
+        agent.node.tell(now, |agent| agent.handle_finished(now, end));
     }
 
     /// Makes a worker of `round` fail on a node. Does nothing if none runs there.

@@ -11,12 +11,12 @@ use ragent_rendezvous::{
     },
 };
 
-use super::{Action, Agent, AgentState, Effect, News, looks::Looks};
+use super::{Action, Agent, AgentState, Effect, News, node_round::NodeRound};
 use crate::signal::Signal;
 
 impl Agent {
     /// Applies the coordinator's assignment for this node.
-    pub fn handle_assignment(&mut self, now: Instant, assignment: Assignment) {
+    pub(crate) fn handle_assignment(&mut self, now: Instant, assignment: Assignment) {
         match assignment {
             Assignment::Wait { round, reason, memory } => {
                 self.change_memory(now, |keeper| keeper.handle_wait(now, round, memory));
@@ -25,7 +25,7 @@ impl Agent {
             Assignment::Admit(admission) => self.admit(now, admission),
             Assignment::Restart { round, reason, complete_step, memory_step } => {
                 // A restarted coordinator names the round under its own term.
-                let concerns_this = round.round == self.round.round;
+                let concerns_this = round.round == self.round.id.round;
                 if concerns_this {
                     self.end_notice(now, complete_step, memory_step);
                 }
@@ -46,31 +46,23 @@ impl Agent {
     }
 
     fn wait(&mut self, now: Instant, round: RoundId, reason: WaitReason) {
-        if round.round > self.round.round {
+        if round.round > self.round.id.round {
             // The job goes on without this node.
             self.notices.complete_step = None;
         }
         self.handle_wait_at_gate(now, reason);
-        if self.waiting != Some((round, reason)) {
-            self.waiting = Some((round, reason));
+        if self.round.waiting != Some((round, reason)) {
+            self.round.waiting = Some((round, reason));
             self.announce(News::Waiting(round, reason));
         }
     }
 
     fn admit(&mut self, now: Instant, admission: Admission) {
         match self.state {
-            AgentState::Ready { .. } if admission.round > self.round => {
-                self.round = admission.round;
-                self.failure = None;
-                self.lease_expired = false;
-                self.refused_clients.clear();
-                self.unreached_store = None;
+            AgentState::Ready { .. } if admission.round > self.round.id => {
+                self.round = NodeRound::new(&admission, self.settings.memory.is_secured);
                 self.remove_notice();
-                self.looks = Looks::new(&admission, self.settings.memory.is_secured);
                 self.notices.begin_round(admission.first_global_rank);
-                self.waiting = None;
-                self.restarts_used = admission.restart_count;
-                self.charged_through = admission.charged_through;
                 self.known_round = KnownRound {
                     round: admission.round,
                     size: admission.group_world_size,
@@ -144,7 +136,7 @@ impl Agent {
             }
             AgentState::Leaving { reaped: false, .. } => self.act(Action::Kill),
             // This node may have been in that round without its knowledge.
-            AgentState::Ready { .. } if round > self.round => {
+            AgentState::Ready { .. } if round > self.round.id => {
                 self.replace_offered_store();
                 self.send_report(now);
             }

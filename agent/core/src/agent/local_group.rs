@@ -7,20 +7,21 @@ use ragent_rendezvous::{
     message::{HardwareFact, Outcome, WorkerFailure},
 };
 
-use super::{Action, Agent, AgentState, News, grow_older};
+use super::{Action, Agent, AgentState, News, grow_older, reports::TrainingReports};
 use crate::supervisor::GroupEnd;
 
 impl Agent {
     /// Notes that a worker of this node failed. The supervisor is stopping the others.
     pub fn handle_failed(&mut self, now: Instant, mut failure: WorkerFailure) {
-        if failure.round != self.round {
+        self.send_last_steps(now);
+        if failure.round != self.round.id {
             return;
         }
         // A worker that ends after the round was stopped is a victim, not a failure.
         if self.state == AgentState::Running {
             failure.before_load = !self.memory.has_given();
             self.announce(News::WorkerFailed(Box::new(failure.clone())));
-            self.failure = Some((failure, now));
+            self.round.failure = Some((failure, now));
             self.state = AgentState::Stopping;
             self.send_report(now);
         }
@@ -31,27 +32,27 @@ impl Agent {
     /// It replaces the failure that was seen first. A worker may write its error file, close its connections
     /// and exit slowly. The others then fail because of it, and exit first.
     pub fn handle_cause(&mut self, now: Instant, mut cause: WorkerFailure) {
-        if cause.round != self.round {
+        if cause.round != self.round.id {
             return;
         }
-        let known = self.failure.as_ref().map(|(failure, at)| {
+        let known = self.round.failure.as_ref().map(|(failure, at)| {
             failure.event_age().saturating_add(now.saturating_duration_since(*at))
         });
         if known.is_none_or(|known| known <= cause.event_age()) {
-            let first = self.failure.as_ref().map(|(failure, _)| failure.before_load);
+            let first = self.round.failure.as_ref().map(|(failure, _)| failure.before_load);
             cause.before_load = first.unwrap_or_else(|| !self.memory.has_given());
             let is_other =
                 |(known, _): &(WorkerFailure, Instant)| known.local_rank != cause.local_rank;
-            if self.failure.as_ref().is_none_or(is_other) {
+            if self.round.failure.as_ref().is_none_or(is_other) {
                 self.announce(News::Cause(Box::new(cause.clone())));
             }
-            self.failure = Some((cause, now));
+            self.round.failure = Some((cause, now));
         }
     }
 
     /// Notes what the hardware of this node has reported by now, since the round of its failure began.
     pub fn handle_hardware(&mut self, now: Instant, round: RoundId, hardware: Vec<HardwareFact>) {
-        if let Some((failure, at)) = &mut self.failure
+        if let Some((failure, at)) = &mut self.round.failure
             && failure.round == round
         {
             grow_older(failure, now.saturating_duration_since(*at));
@@ -61,10 +62,12 @@ impl Agent {
 
     /// Notes that the worker group has ended, and nothing is left of it.
     pub fn handle_finished(&mut self, now: Instant, end: GroupEnd) {
+        // The steps of the next round are others.
+        self.round.training = TrainingReports::default();
         match (&self.state, end) {
             (AgentState::Running, GroupEnd::Succeeded) => {
                 self.state = AgentState::Succeeded;
-                self.announce(News::Succeeded(self.round));
+                self.announce(News::Succeeded(self.round.id));
                 self.send_report(now);
             }
             (AgentState::Running | AgentState::Stopping, _) => self.prepare(now),
@@ -84,8 +87,8 @@ impl Agent {
     }
 
     /// Notes that the lease is over: no worker may run on this node.
-    pub fn handle_lease_lost(&mut self) {
-        self.is_leased = false;
+    pub(crate) fn handle_lease_lost(&mut self) {
+        self.coordinator.is_leased = false;
         if self.settings.runs_unleased {
             return;
         }
@@ -108,6 +111,6 @@ impl Agent {
     /// Notes that the keeper kills the workers because their lease is over. Other workers may fail
     /// as a consequence, and no failure on this node is a cause.
     pub fn handle_lease_expired(&mut self) {
-        self.lease_expired |= self.state == AgentState::Running;
+        self.round.lease_expired |= self.state == AgentState::Running;
     }
 }

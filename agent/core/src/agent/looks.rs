@@ -67,19 +67,19 @@ impl Agent {
             return;
         }
         let Some(Look { number, part }) = look else {
-            self.looks.due = None;
+            self.round.looks.due = None;
             return;
         };
-        let (round, shows_lines) = (self.round, self.looks.shows_lines);
-        let newest = self.looks.newest.map(|newest| (newest.number, newest.part));
+        let (round, shows_lines) = (self.round.id, self.round.looks.shows_lines);
+        let newest = self.round.looks.newest.map(|newest| (newest.number, newest.part));
         if newest == Some((number, part)) {
             return;
         }
-        if self.looks.newest.is_some_and(|newest| newest.number != number) {
-            self.looks.answers.clear();
+        if self.round.looks.newest.is_some_and(|newest| newest.number != number) {
+            self.round.looks.answers.clear();
         }
-        self.looks.newest = Some(LookOrder { round, number, part, shows_lines });
-        self.looks.due = Some(now + self.look_delay());
+        self.round.looks.newest = Some(LookOrder { round, number, part, shows_lines });
+        self.round.looks.due = Some(now + self.look_delay());
         self.handle_look_timeout(now);
     }
 
@@ -87,8 +87,8 @@ impl Agent {
     /// does not count as a change.
     pub(super) fn handle_hung(&mut self, hung: Option<Hung>) {
         let key = |hung: Hung| (hung.rank, hung.if_stopped);
-        if self.state == AgentState::Running && self.looks.hung.map(key) != hung.map(key) {
-            self.looks.hung = hung;
+        if self.state == AgentState::Running && self.round.looks.hung.map(key) != hung.map(key) {
+            self.round.looks.hung = hung;
             self.act(Action::Hung(hung));
         }
     }
@@ -105,9 +105,9 @@ impl Agent {
     /// Notes the answer to a look. An answer to an earlier look is dropped.
     pub fn handle_digest(&mut self, digest: Digest) {
         let is_of = |order: LookOrder| (order.round, order.number) == (digest.round, digest.look);
-        if self.state == AgentState::Running && self.looks.newest.is_some_and(is_of) {
-            self.looks.answers.retain(|answer| answer.part != digest.part);
-            self.looks.answers.push(digest.clone());
+        if self.state == AgentState::Running && self.round.looks.newest.is_some_and(is_of) {
+            self.round.looks.answers.retain(|answer| answer.part != digest.part);
+            self.round.looks.answers.push(digest.clone());
             self.effects.push_back(Effect::Send(FromNode::Digest(digest)));
         }
     }
@@ -115,20 +115,20 @@ impl Agent {
     /// Sends the answers again, on a new stream.
     pub(super) fn send_digests(&mut self) {
         if self.state == AgentState::Running {
-            let answers = self.looks.answers.iter().cloned();
+            let answers = self.round.looks.answers.iter().cloned();
             self.effects.extend(answers.map(|digest| Effect::Send(FromNode::Digest(digest))));
         }
     }
 
     /// Returns the time of a look that is due.
     pub(super) fn look_deadline(&self) -> Option<Instant> {
-        self.looks.due.filter(|_| self.state == AgentState::Running)
+        self.round.looks.due.filter(|_| self.state == AgentState::Running)
     }
 
     pub(super) fn handle_look_timeout(&mut self, now: Instant) {
         if self.look_deadline().is_some_and(|due| due <= now) {
-            self.looks.due = None;
-            if let Some(order) = self.looks.newest {
+            self.round.looks.due = None;
+            if let Some(order) = self.round.looks.newest {
                 self.act(Action::Look(order));
             }
         }

@@ -2,10 +2,7 @@
 
 use std::time::Instant;
 
-use ragent_rendezvous::{
-    ids::RoundId,
-    message::{CheckpointId, FromNode, MemoryReport},
-};
+use ragent_rendezvous::message::{CheckpointId, FromNode, MemoryReport};
 
 use super::{Action, Agent, Effect, News};
 use crate::memory::{Input, NodeMemory};
@@ -16,8 +13,8 @@ impl Agent {
         self.memory.report()
     }
 
-    /// Sets the address at which other agents fetch what this node keeps.
-    pub(crate) fn set_memory_address(&mut self, address: String) {
+    /// Sets the address at which other agents fetch what this node keeps. Comes before the claims of the next stream.
+    pub fn set_memory_address(&mut self, address: String) {
         self.memory.set_address(address);
     }
 
@@ -31,10 +28,11 @@ impl Agent {
         self.change_memory(now, |memory| memory.handle_whole(now, whole));
     }
 
-    pub(super) fn handle_memory_off(&mut self, now: Instant, round: RoundId, why: &str) {
+    /// Notes that memory is off for the rest of the round.
+    pub(super) fn handle_memory_off(&mut self, now: Instant, why: &str) {
+        let round = self.round.id;
         self.change_memory(now, |memory| memory.handle_off(now, round, why));
-        if self.memory_off_in != round {
-            self.memory_off_in = round;
+        if !std::mem::replace(&mut self.round.is_memory_off, true) {
             self.announce(News::MemoryOff(round, why.to_owned()));
         }
     }

@@ -232,11 +232,11 @@ impl Agent {
     /// Applies the coordinator's guidance for the nodes of the round.
     pub(crate) fn handle_guidance(&mut self, now: Instant, guidance: Guidance) {
         let runs = matches!(self.state, AgentState::Running | AgentState::Succeeded);
-        if guidance.round != self.round || !runs {
+        if guidance.round != self.round.id || !runs {
             return;
         }
         if let Some(why) = &guidance.memory_off {
-            self.handle_memory_off(now, guidance.round, why);
+            self.handle_memory_off(now, why);
         }
         self.handle_look(now, guidance.look);
         self.handle_hung(guidance.hung);
@@ -265,9 +265,9 @@ impl Agent {
         self.notices.shown = Some((shown, since));
     }
 
-    /// Notes what the workers have saved. They may know of a notice before this agent does, from ranks of other
+    /// Notes what the workers have saved for a notice. They may know of a notice before this agent does, from ranks of other
     /// nodes, so the coordinator decides which notice they have answered.
-    pub(crate) fn handle_saves(&mut self, now: Instant, saves: NodeSaves) {
+    pub(super) fn answer_notice(&mut self, now: Instant, saves: NodeSaves) {
         self.notices.unanswered = saves.unanswered;
         if saves.answer.is_some() && saves.answer != self.notices.saved {
             self.notices.saved = saves.answer;
@@ -278,7 +278,7 @@ impl Agent {
     /// Notes that this node leaves. Without a lease, the others may have gone on since the last round, unless the only
     /// coordinator has left.
     pub(super) fn note_leaving(&mut self) {
-        let is_certain = self.is_leased || self.has_host_left;
+        let is_certain = self.coordinator.is_leased || self.coordinator.has_host_left;
         self.notices.left_after = self.notices.complete_step.filter(|_| is_certain);
     }
 

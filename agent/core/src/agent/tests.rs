@@ -4,11 +4,14 @@ mod imports;
 mod looks;
 mod notices;
 
+use std::net::IpAddr;
+
 use ragent_rendezvous::{
-    ids::{GlobalRank, LocalRank},
+    ids::{GlobalRank, LocalRank, RoundId},
     message::{
         Admission, Assignment, CheckpointId, EvictReason, HardwareFact, HealthClass, JobResult,
-        MemoryKind, MemoryPlan, RefusedClients, RestartReason, StandbyCounts, Unhealthy, WorkerEnd,
+        MemoryKind, MemoryPlan, RefusedClients, RestartReason, StoreUnreached, Unhealthy,
+        WaitReason, WorkerEnd,
     },
     settings::{NodeRange, Timeouts},
     snapshot::Explanation,
@@ -479,7 +482,7 @@ fn refusals_are_final() {
 #[test]
 fn probe_is_answered() {
     let mut t = Fixture::running();
-    t.agent.handle_probe(round(1, 1));
+    t.agent.handle_message(t.now, ToNode::Probe { round: round(1, 1) });
     assert_eq!(t.effects(), [Effect::Send(FromNode::Alive { round: round(1, 1) })]);
 }
 

@@ -7,7 +7,7 @@ use ragent_rendezvous::{
 };
 
 use super::*;
-use crate::{agent::Ending, memory::MemorySettings};
+use crate::{agent::Ending, memory::MemorySettings, steps::NodeSteps, supervisor::GroupEnd};
 
 const MS: Duration = Duration::from_millis(1);
 const ONE: StreamNumber = StreamNumber(1);
@@ -65,7 +65,7 @@ fn admission(round: u64) -> Admission {
 fn ready() -> (Node, Instant) {
     let (mut node, now) = node();
     node.handle_timeout(now);
-    node.handle_store_open(now, 4000);
+    node.tell(now, |agent| agent.handle_store_open(now, 4000));
     assert!(effects(&mut node).contains(&Effect::Dial(ONE)));
     let claims = node.handle_connected(now, ONE).expect("the attempt is under way");
     assert_eq!(claims.report.state, NodeState::Ready { store_port: 4000 });
@@ -145,7 +145,7 @@ fn outdated_stream_is_not_answered() {
 #[test]
 fn outlived_job_ends_the_node() {
     let (mut node, now) = ready();
-    node.handle_outlived(now, None);
+    node.tell(now, |agent| agent.handle_outlived(None));
     let effects = effects(&mut node);
     assert!(effects.contains(&Effect::Local(Action::Kill)), "{effects:?}");
     assert!(effects.contains(&Effect::Local(Action::Finish(Ending::Outlived))), "{effects:?}");
@@ -156,7 +156,7 @@ fn outlived_job_ends_the_node() {
 fn voter_that_does_not_lead_is_left() {
     let (mut node, now) = node();
     node.handle_timeout(now);
-    node.handle_store_open(now, 4000);
+    node.tell(now, |agent| agent.handle_store_open(now, 4000));
     assert!(node.handle_connected(now, ONE).is_some());
     effects(&mut node);
     node.handle_not_leading(now, ONE, true);
@@ -176,7 +176,9 @@ fn refused_client_is_reported() {
     let (mut node, now) = ready();
     node.handle_message(now, ONE, ToNode::Assignment(Assignment::Admit(admission(1))));
     effects(&mut node);
-    node.handle_client_refused(now, Round(1), "10.0.0.9".parse().unwrap());
+    node.tell(now, |agent| {
+        agent.handle_client_refused(Round(1), "10.0.0.9".parse().unwrap());
+    });
     assert_ne!(effects(&mut node), []);
 }
 
@@ -197,7 +199,7 @@ fn unleased_workers_run_on() {
     let now = crate::some_instant();
     let mut node = Node::new(now, settings);
     node.handle_timeout(now);
-    node.handle_store_open(now, 4000);
+    node.tell(now, |agent| agent.handle_store_open(now, 4000));
     node.handle_connected(now, ONE);
     node.handle_welcome(now, ONE, &welcome(1));
     assert!(effects(&mut node).contains(&Effect::Renew(None)));
@@ -282,11 +284,15 @@ fn keep_alives_carry_the_step() {
     let interval = Leases::default().keep_alive_interval;
     assert_eq!(sent(&mut node, now + interval), Some(None));
     let (source, lowest, highest, total) = (StepSource::Read, 7, 9, None);
-    node.handle_steps(NodeSteps { source, lowest, highest, total, at: now + interval });
+    node.tell(now + interval, |agent| {
+        agent.handle_steps(NodeSteps { source, lowest, highest, total, at: now + interval });
+    });
     let age = interval;
     let progress = StepProgress { source, lowest, highest, total, age };
     assert_eq!(sent(&mut node, now + 2 * interval), Some(Some(progress)));
-    node.handle_finished(now + 2 * interval, GroupEnd::Stopped);
+    node.tell(now + 2 * interval, |agent| {
+        agent.handle_finished(now + 2 * interval, GroupEnd::Stopped);
+    });
     effects(&mut node);
     assert_eq!(sent(&mut node, now + 3 * interval), Some(None));
 }

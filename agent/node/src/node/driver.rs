@@ -5,11 +5,13 @@
 //! 1. carries out the effects of the machines, until one of them ends the node's part.
 //! 2. waits for a signal, an event or a deadline, and passes it to the machines.
 
+mod death_notice;
+mod notices;
 mod outage;
 mod streams;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     io,
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
@@ -17,18 +19,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::sys::signal::Signal;
 use ragent_core::{
-    agent::{Action, AgentSettings, Ending, News, Received, Wanted},
+    agent::{Action, AgentSettings, Ending, News},
     health::NodeHealth,
     memory,
     node::{Effect, Node},
     outage::Outage,
-    saves::NodeSaves,
-    signal,
 };
 use ragent_options::spec::{JobSpec, RequestKind};
 use ragent_proto::convert::CoordinatorAddress;
@@ -39,12 +36,11 @@ use ragent_rendezvous::{
 use ragent_workers::driver::{WorkersCommand, WorkersEvent, WorkersHandle};
 use tokio::{
     sync::{mpsc, watch},
-    task::{AbortHandle, JoinSet},
+    task::AbortHandle,
 };
 use tracing::{debug, info, warn};
 
 use ragent_base::{
-    net,
     report::{
         measures::{NodeMeasures, RecentMinimum},
         news::{self, round_lines::RoundLines},
@@ -58,16 +54,16 @@ use ragent_base::{
 use ragent_coordinator::client::{self, StreamEvent};
 use ragent_leadership::{Leadership, StateLoss, Superseded};
 
+use self::{death_notice::Recipients, notices::GivenNotices};
 use super::{
     destination::Destination,
     limits,
     proof_of_id::ProofOfId,
-    repeated_signals::RepeatedSignals,
     store_reach::StoreReach,
     worker_stores::{WorkerStores, admission_of},
 };
 use crate::memory::MemoryService;
-use crate::notices::{NoticeAnswer, NoticeRequest};
+use crate::notices::NoticeRequest;
 
 /// The driver's configuration: the job and the node.
 #[derive(Debug)]
@@ -158,31 +154,27 @@ pub async fn drive(
     let (sender, mut events) = mpsc::channel(limits::TASK_QUEUE);
     let now = clock::now();
     let workers = spec.node.local_world_size.get();
-    let stopping = StoppingLine::new(workers, spec.job.shared.timeouts.stop_grace);
+    let workers = LocalWorkers {
+        commands: handle.commands.clone(),
+        are_running: false,
+        have_run: false,
+        have_succeeded: false,
+        stopping: StoppingLine::new(workers, spec.job.shared.timeouts.stop_grace),
+    };
     let mut driver = NodeDriver {
         node: Node::new(now, spec.settings.clone()),
         lines: RoundLines::new(&spec.job.shared, spec.job.output.first_node_lines),
         spec,
         stores,
         memory,
-        commands: handle.commands.clone(),
+        workers,
         streams: BTreeMap::new(),
         proof: ProofOfId::default(),
-        remotes: BTreeMap::new(),
-        tasks: BTreeMap::new(),
         events: sender,
-        coordinator: None,
-        voters: BTreeSet::new(),
-        lookup: JoinSet::new(),
+        recipients: Recipients::default(),
+        notices: GivenNotices::default(),
         outage: Outage::default(),
         mismatch: None,
-        has_workers: false,
-        has_run: false,
-        stopping,
-        signals: RepeatedSignals::default(),
-        noticed: None,
-        askers: Vec::new(),
-        workers_succeeded: false,
         address: None,
         addresses: Vec::new(),
         store_reach: StoreReach::default(),
@@ -194,8 +186,9 @@ pub async fn drive(
     driver.take_health(&mut handle.health);
     loop {
         if let Some(ending) = driver.carry_out_all().await? {
-            driver.answer_askers(|_| true, saved_step(&ending));
-            let (workers_succeeded, has_run) = (driver.workers_succeeded, driver.has_run);
+            driver.notices.answer(|_| true, saved_step(&ending));
+            let workers = &driver.workers;
+            let (workers_succeeded, has_run) = (workers.have_succeeded, workers.have_run);
             let endpoint = driver.spec.destination.to_string();
             let depends_on = driver.depends_on();
             driver.flush_streams(&mut events).await;
@@ -224,13 +217,13 @@ pub async fn drive(
             // An end of that driver is reported above.
             Ok(()) = handle.health.changed() => driver.take_health(&mut handle.health),
             Some(request) = notices.recv() => driver.handle_notice(request),
-            input = driver.memory.next() => driver.node.handle_memory(clock::now(), input),
+            input = driver.memory.next() => driver.handle_memory(input),
             () = driver.spec.destination.leader_changed() => driver.handle_own_leader(),
             news = news_of(&mut driver.spec.leadership) => match news {
                 Some(superseded) => driver.handle_superseded(superseded),
                 None => driver.handle_own_copy(),
             },
-            Some(voters) = driver.lookup.join_next() => driver.handle_voters(voters.unwrap_or_default()),
+            Some(others) = driver.recipients.looked_up() => driver.handle_looked_up(others),
             (round, client) = driver.stores.refused() => driver.handle_refused_client(round, client),
             unreached = driver.store_reach.unreached() => driver.handle_store_unreached(unreached),
             () = alarm.until([deadline]) => driver.handle_timeout(),
@@ -256,9 +249,6 @@ async fn news_of(leadership: &mut Option<Leadership>) -> Option<Superseded> {
     }
 }
 
-/// A second SIGTERM within this time is the first one again.
-const SAME_SIGNAL: Duration = Duration::from_secs(1);
-
 /// Returns the step that all ranks had saved at the end of the job.
 fn saved_step(ending: &Ending) -> Option<u64> {
     match ending {
@@ -269,12 +259,33 @@ fn saved_step(ending: &Ending) -> Option<u64> {
     }
 }
 
-/// A process that wants to know when ranks have saved.
-struct Asker {
-    kind: RequestKind,
-    /// The newest notice when it asked: checkpoints for this one, or for an earlier one, do not answer.
-    known: u64,
-    answers: mpsc::Sender<NoticeAnswer>,
+/// A stream to the coordinator, or the attempt to open it.
+struct CoordinatorStream {
+    task: AbortHandle,
+    /// The queue for messages, and the address of the other end. Set once this node has sent its registration.
+    registered: Option<(mpsc::Sender<FromNode>, SocketAddr)>,
+}
+
+/// The workers of this node.
+struct LocalWorkers {
+    commands: mpsc::Sender<WorkersCommand>,
+    are_running: bool,
+    have_run: bool,
+    /// True if the workers of the last round on this node have succeeded.
+    have_succeeded: bool,
+    stopping: StoppingLine,
+}
+
+impl LocalWorkers {
+    async fn order(&self, command: WorkersCommand) {
+        // This fails only if the driver of the workers has ended, which is reported elsewhere.
+        let _ = self.commands.send(command).await;
+    }
+
+    fn command(&self, command: WorkersCommand) {
+        // The queue has room for all commands that can wait in it.
+        let _ = self.commands.try_send(command);
+    }
 }
 
 struct NodeDriver<'a> {
@@ -284,33 +295,16 @@ struct NodeDriver<'a> {
     lines: RoundLines,
     stores: WorkerStores,
     memory: MemoryService,
-    commands: mpsc::Sender<WorkersCommand>,
-    streams: BTreeMap<StreamNumber, mpsc::Sender<FromNode>>,
+    workers: LocalWorkers,
+    streams: BTreeMap<StreamNumber, CoordinatorStream>,
     proof: ProofOfId,
-    remotes: BTreeMap<StreamNumber, SocketAddr>,
-    /// The task of each stream. A dropped stream ends with its task.
-    tasks: BTreeMap<StreamNumber, AbortHandle>,
     events: mpsc::Sender<StreamEvent>,
-    /// The address to which the keeper sends a death notice.
-    coordinator: Option<SocketAddr>,
-    /// The addresses of all voters, to which the keeper also sends the death notice.
-    voters: BTreeSet<SocketAddr>,
-    /// The lookup of the voters' addresses.
-    lookup: JoinSet<BTreeSet<SocketAddr>>,
+    /// The recipients of the death notice.
+    recipients: Recipients,
+    notices: GivenNotices,
     outage: Outage,
     /// The mismatch that keeps this node from taking part.
     mismatch: Option<Mismatch>,
-    /// True while workers of this node are running.
-    has_workers: bool,
-    has_run: bool,
-    stopping: StoppingLine,
-    signals: RepeatedSignals,
-    /// The time of the last SIGTERM that was a notice.
-    noticed: Option<Instant>,
-    /// The askers that wait until ranks have saved.
-    askers: Vec<Asker>,
-    /// True if the workers of the last round on this node have succeeded.
-    workers_succeeded: bool,
     /// The address of this node at the last registration; `None` if it was a name.
     address: Option<IpAddr>,
     /// This machine's addresses at the last registration.
@@ -326,7 +320,7 @@ struct NodeDriver<'a> {
 impl NodeDriver<'_> {
     fn poll_timeout(&self) -> Option<Instant> {
         let of_manager = self.service_manager.poll_timeout();
-        let of_line = self.stopping.poll_timeout();
+        let of_line = self.workers.stopping.poll_timeout();
         [self.node.poll_timeout(), of_manager, of_line].into_iter().flatten().min()
     }
 
@@ -334,149 +328,61 @@ impl NodeDriver<'_> {
         let now = clock::now();
         self.node.handle_timeout(now);
         self.service_manager.handle_timeout(now);
-        self.stopping.handle_timeout(now).iter().for_each(|line| telemetry::line(line));
-    }
-
-    fn handle_signal(&mut self, signal: Signal) {
-        let now = clock::now();
-        if !self.signals.handle_received(now, signal) {
-            return debug!(%signal, "the signal of a worker has reached this process as well");
-        }
-        if self.is_notice(now, signal) {
-            return;
-        }
-        info!(%signal, "signal received; leaving the job");
-        let signal = signal::Signal(signal as i32);
-        let was_leaving = self.node.agent().is_leaving();
-        self.node.handle_signal(now, signal);
-        // While the job closes, the workers are stopped in any case.
-        if was_leaving || self.node.agent().is_leaving() {
-            self.stopping.handle_signal(now, signal);
-        }
-    }
-
-    /// Takes SIGTERM as a notice that this node leaves, if ranks may save. Returns false if the node leaves at
-    /// once, as it does for a second SIGTERM.
-    fn is_notice(&mut self, now: Instant, signal: Signal) -> bool {
-        // After a notice from elsewhere, the first one joins it: a cloud and a service manager may both stop a node.
-        let is_first = self.noticed.is_none() && !self.node.agent().is_leaving();
-        if signal != Signal::SIGTERM || self.spec.job.shared.notice.is_zero() {
-            return false;
-        }
-        if !is_first {
-            // Process managers and launchers may both signal a process.
-            let is_same = |at: Instant| now.saturating_duration_since(at) < SAME_SIGNAL;
-            return self.noticed.is_some_and(is_same);
-        }
-        self.noticed = Some(now);
-        let (kind, text) = (RequestKind::Leave, signal.as_str().to_owned());
-        self.handle_notice(NoticeRequest { kind, within: None, text, asker: None });
-        true
-    }
-
-    /// Handles a notice of any source.
-    fn handle_notice(&mut self, request: NoticeRequest) {
-        let NoticeRequest { kind, within, text, asker } = request;
-        let (now, was_leaving) = (clock::now(), self.node.agent().is_leaving());
-        info!(?kind, text, "notice received");
-        let taken = match kind {
-            RequestKind::Save => self.node.handle_request(now, Wanted::Save),
-            RequestKind::Look => self.node.handle_request(now, Wanted::Look),
-            RequestKind::Leave | RequestKind::End => {
-                let ends_job = kind == RequestKind::End;
-                self.node.handle_notice(now, Received { ends_job, within, text })
-            }
-        };
-        if !was_leaving && self.node.agent().is_leaving() {
-            self.stopping.handle_signal(now, signal::Signal::TERM);
-        }
-        let Some(asker) = asker else { return };
-        let answer = taken.map_or_else(NoticeAnswer::NotTaken, |()| NoticeAnswer::Taken);
-        // An asker that is gone needs no answer.
-        if asker.try_send(answer).is_ok() && taken.is_ok() {
-            self.askers.retain(|asker| !asker.answers.is_closed());
-            self.askers.push(Asker {
-                kind,
-                known: self.node.agent().notice_number(),
-                answers: asker,
-            });
-        }
-    }
-
-    /// Reports to these askers that the round of their notice is over.
-    fn answer_askers(&mut self, is_over: impl Fn(&Asker) -> bool, step: Option<u64>) {
-        let answer = step.map_or(NoticeAnswer::Over, NoticeAnswer::Saved);
-        for asker in self.askers.extract_if(.., |asker| is_over(asker)) {
-            let _ = asker.answers.try_send(answer);
-        }
-    }
-
-    /// Reports a checkpoint of the workers of this node to all clients that have asked for one.
-    fn handle_saves(&mut self, now: Instant, saves: NodeSaves) {
-        let answer = saves.answer;
-        self.node.handle_saves(now, saves);
-        let Some(saved) = answer else { return };
-        let is_answered = |Asker { kind, known, answers }: &Asker| {
-            *kind == RequestKind::Save
-                && saved.notice > *known
-                && answers.try_send(NoticeAnswer::Saved(saved.step)).is_ok()
-        };
-        self.askers.retain(|asker| !is_answered(asker));
-    }
-
-    /// Sends this process the signal that a worker has sent to its parent.
-    fn handle_signal_of_worker(&mut self, signal: Signal) {
-        if self.signals.handle_of_worker(clock::now(), signal) {
-            warn!(%signal, "a worker has sent this signal to its parent; this agent handles it");
-            let _ = kill(Pid::this(), signal);
-        }
+        self.workers.stopping.handle_timeout(now).iter().for_each(|line| telemetry::line(line));
     }
 
     fn handle_refused_client(&mut self, round: Round, address: IpAddr) {
         self.spec.measures.refused_clients.add(1);
-        self.node.handle_client_refused(clock::now(), round, address);
+        self.node.tell(clock::now(), |agent| agent.handle_client_refused(round, address));
     }
 
     fn handle_store_unreached(&mut self, unreached: StoreUnreached) {
         let StoreUnreached { round, address, why } = unreached.clone();
-        if self.node.handle_store_unreached(clock::now(), unreached) {
+        if self.node.tell(clock::now(), |agent| agent.handle_store_unreached(unreached)) {
             warn!(%round, "{}", news::store_unreached("this node", &address, &why));
         }
     }
 
     /// Takes the health of this node, as it is now.
     fn take_health(&mut self, health: &mut watch::Receiver<NodeHealth>) {
-        let health = health.borrow_and_update().clone();
-        self.node.handle_health(clock::now(), health);
+        let (now, health) = (clock::now(), health.borrow_and_update().clone());
+        self.node.tell(now, |agent| agent.handle_health(now, health));
     }
 
     fn handle_workers_event(&mut self, event: WorkersEvent) {
         let now = clock::now();
         debug!(?event, "message from the driver of the workers");
-        match event {
-            WorkersEvent::Failed(failure) => self.node.handle_failed(now, *failure),
-            WorkersEvent::Cause(cause) => self.node.handle_cause(now, *cause),
-            WorkersEvent::Hardware(round, hardware) => {
-                self.node.handle_hardware(now, round, hardware);
+        match &event {
+            WorkersEvent::Finished(_) => {
+                self.workers.are_running = false;
+                self.workers.stopping.handle_ended();
             }
-            WorkersEvent::Finished(end) => {
-                self.has_workers = false;
-                self.stopping.handle_ended();
-                self.node.handle_finished(now, end);
-            }
-            WorkersEvent::LeaseExpired => {
-                self.node.handle_lease_expired(now);
-                // The keeper's clock runs while the machine is suspended. The agent's does not.
-                self.report_lost_lease();
-            }
-            WorkersEvent::SignalOfWorker(signal) => self.handle_signal_of_worker(signal),
-            WorkersEvent::Progress(text) => self.node.handle_progress(now, text),
-            WorkersEvent::Steps(steps) => self.node.handle_steps(steps),
-            WorkersEvent::Saves(saves) => self.handle_saves(now, saves),
-            WorkersEvent::Digest(digest) => self.node.handle_digest(now, *digest),
-            WorkersEvent::Standbys(counts) => self.node.handle_standbys(now, counts),
-            WorkersEvent::StandbysSettled => self.node.handle_standbys_settled(now),
+            // The keeper's clock runs while the machine is suspended. The agent's does not.
+            WorkersEvent::LeaseExpired => self.report_lost_lease(),
+            WorkersEvent::SignalOfWorker(signal) => self.handle_signal_of_worker(*signal),
+            WorkersEvent::Saves(saves) => self.notices.answer_saves(saves),
+            // Only the machine needs it.
+            _ => {}
         }
+        self.node.tell(now, |agent| match event {
+            WorkersEvent::Failed(failure) => agent.handle_failed(now, *failure),
+            WorkersEvent::Cause(cause) => agent.handle_cause(now, *cause),
+            WorkersEvent::Hardware(round, hardware) => agent.handle_hardware(now, round, hardware),
+            WorkersEvent::Finished(end) => agent.handle_finished(now, end),
+            WorkersEvent::LeaseExpired => agent.handle_lease_expired(),
+            WorkersEvent::SignalOfWorker(_) => {}
+            WorkersEvent::Progress(text) => agent.handle_progress(now, text),
+            WorkersEvent::Steps(steps) => agent.handle_steps(steps),
+            WorkersEvent::Saves(saves) => agent.handle_saves(now, saves),
+            WorkersEvent::Digest(digest) => agent.handle_digest(*digest),
+            WorkersEvent::Standbys(counts) => agent.handle_standbys(now, counts),
+            WorkersEvent::StandbysSettled => agent.handle_standbys_settled(now),
+        });
+    }
+
+    fn handle_memory(&mut self, input: memory::Input) {
+        let now = clock::now();
+        self.node.tell(now, |agent| agent.handle_memory(now, input));
     }
 
     /// Carries out the effects of the machines. Returns the ending once it is reached.
@@ -502,12 +408,12 @@ impl NodeDriver<'_> {
                 let events = self.events.clone();
                 let credentials = self.spec.job.credentials.clone();
                 let task = client::register(endpoint, known, stream, credentials, events);
-                let task = tokio::spawn(task);
-                self.tasks.insert(stream, task.abort_handle());
+                let task = tokio::spawn(task).abort_handle();
+                self.streams.insert(stream, CoordinatorStream { task, registered: None });
             }
             Effect::Send { stream, message } => self.send_on(stream, message),
             Effect::Drop(stream) => self.forget(stream),
-            Effect::Renew(until) => self.order(WorkersCommand::Renew(until)).await,
+            Effect::Renew(until) => self.workers.order(WorkersCommand::Renew(until)).await,
             Effect::LeaseLost => {
                 self.lease_margin = RecentMinimum::default();
                 self.spec.measures.set_margin(None);
@@ -524,18 +430,19 @@ impl NodeDriver<'_> {
             Action::OpenStore => {
                 self.refresh_addresses();
                 let port = self.stores.open().await.map_err(DriveError::Store)?;
-                self.node.handle_store_open(clock::now(), port);
+                let now = clock::now();
+                self.node.tell(now, |agent| agent.handle_store_open(now, port));
             }
             Action::Start(admission) => {
-                self.workers_succeeded = false;
-                self.has_workers = true;
-                self.has_run = true;
+                self.workers.have_succeeded = false;
+                self.workers.are_running = true;
+                self.workers.have_run = true;
                 // An admission shows that the coordinator was reached.
                 self.outage.handle_reached();
                 if self.lines.is_shown(admission.group_rank) {
-                    self.stopping.handle_started();
+                    self.workers.stopping.handle_started();
                 }
-                self.set_death_notice(None);
+                self.set_death_notice();
                 self.serve_store(&admission).await;
                 if self.stores.are_served() {
                     self.store_reach.test(&admission);
@@ -547,25 +454,25 @@ impl NodeDriver<'_> {
                 let memory_folder = self.memory.socket_folder().map(Path::to_owned);
                 let address = self.address;
                 let start = WorkersCommand::Start { admission, job_uid, address, memory_folder };
-                self.order(start).await;
+                self.workers.order(start).await;
             }
             Action::Stop { signal, grace } => {
-                self.order(WorkersCommand::Stop { signal, grace }).await
+                self.workers.order(WorkersCommand::Stop { signal, grace }).await
             }
             Action::ShowNotice(notice) => {
                 if notice.is_none() {
                     // The round has ended, so a request for a checkpoint gets no answer.
-                    self.answer_askers(|asker| asker.kind == RequestKind::Save, None);
+                    self.notices.answer(|asker| asker.kind == RequestKind::Save, None);
                 }
-                self.order(WorkersCommand::ShowNotice(notice)).await;
+                self.workers.order(WorkersCommand::ShowNotice(notice)).await;
             }
-            Action::Look(order) => self.order(WorkersCommand::Look(order)).await,
-            Action::Hung(hung) => self.order(WorkersCommand::Hung(hung)).await,
-            Action::Kill => self.order(WorkersCommand::Kill).await,
+            Action::Look(order) => self.workers.order(WorkersCommand::Look(order)).await,
+            Action::Hung(hung) => self.workers.order(WorkersCommand::Hung(hung)).await,
+            Action::Kill => self.workers.order(WorkersCommand::Kill).await,
             Action::Announce(news) => {
-                self.workers_succeeded |= matches!(news, News::Succeeded(_));
+                self.workers.have_succeeded |= matches!(news, News::Succeeded(_));
                 if let News::NoticeOver(end) = &news {
-                    self.answer_askers(|_| true, end.step.or(end.memory_step));
+                    self.notices.answer(|_| true, end.step.or(end.memory_step));
                 }
                 if news == News::HostLeaving {
                     self.outage.handle_host_leaving(clock::now());
@@ -584,7 +491,7 @@ impl NodeDriver<'_> {
                 line.iter().for_each(|line| telemetry::line(line));
             }
             Action::Memory(memory::Effect::LeaveToStandbys(bytes)) => {
-                self.order(WorkersCommand::LeaveToStandbys(bytes)).await;
+                self.workers.order(WorkersCommand::LeaveToStandbys(bytes)).await;
             }
             Action::Memory(effect) => self.memory.carry_out(effect),
             Action::Finish(_) => debug_assert!(false, "handled by the caller"),
@@ -601,35 +508,6 @@ impl NodeDriver<'_> {
         } else {
             self.stores.close_all().await;
         }
-    }
-
-    /// Updates the death notice that the keeper sends if this process dies, and its recipients.
-    fn set_death_notice(&mut self, coordinator: Option<SocketAddr>) {
-        self.coordinator = coordinator.or(self.coordinator);
-        // The leader comes first, because the number of addresses is limited.
-        let others = self.voters.iter().copied().filter(|voter| Some(*voter) != self.coordinator);
-        self.command(WorkersCommand::SetDeathNotice {
-            node_id: self.spec.node.node_id.to_string(),
-            coordinators: self.coordinator.into_iter().chain(others).collect(),
-            round: self.node.agent().known_round().round.round,
-            proof: self.proof.newest(),
-            state_file: self.spec.state_file.clone(),
-        });
-    }
-
-    /// Looks up the recipients of this node's death notice: all voters, or with etcd the leader's successors.
-    fn look_voters_up(&mut self) {
-        let voters = self.spec.destination.death_notice_recipients();
-        if voters.is_empty() || !self.lookup.is_empty() {
-            return;
-        }
-        self.lookup.spawn(async move {
-            let mut addresses = BTreeSet::new();
-            for voter in voters {
-                addresses.extend(net::resolve(&voter).await.unwrap_or_default());
-            }
-            addresses
-        });
     }
 
     fn depends_on(&self) -> DependsOn {
@@ -651,27 +529,8 @@ impl NodeDriver<'_> {
             self.node.handle_new_leader(clock::now());
         }
         if self.spec.destination.uses_etcd() {
-            // An earlier lookup was for other endpoints.
-            self.lookup = JoinSet::new();
-            self.look_voters_up();
+            self.handle_other_recipients();
         }
-    }
-
-    fn handle_voters(&mut self, voters: BTreeSet<SocketAddr>) {
-        if !voters.is_empty() && voters != self.voters {
-            self.voters = voters;
-            self.set_death_notice(None);
-        }
-    }
-
-    async fn order(&self, command: WorkersCommand) {
-        // This fails only if the driver of the workers has ended, which is reported elsewhere.
-        let _ = self.commands.send(command).await;
-    }
-
-    fn command(&self, command: WorkersCommand) {
-        // The queue has room for all commands that can wait in it.
-        let _ = self.commands.try_send(command);
     }
 
     /// Sends the last messages. Closing this side of the streams ends the other side.

@@ -108,6 +108,14 @@ impl Worker {
 }
 
 impl WorkerGroup {
+    /// Returns the earliest deadline.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let (machine, keeper) = (self.machine.poll_timeout(), self.keeper.poll_timeout());
+        let steps = self.steps.poll_timeout();
+        let deadlines = [machine, self.next_look(), self.next_state(), keeper, steps];
+        deadlines.into_iter().flatten().min()
+    }
+
     /// Returns the time of the next look at the workers' activity.
     pub(super) fn next_look(&self) -> Option<Instant> {
         let watch = self.hang.as_ref().filter(|_| !self.is_looking)?;

@@ -123,9 +123,9 @@ impl WorkersDriver {
         }
     }
 
-    pub(super) async fn watch_keeper(&mut self) {
+    pub(super) async fn watch_keeper(&mut self, now: Instant) {
         if let Some(group) = &mut self.group {
-            group.keeper.handle_timeout(clock::now());
+            group.keeper.handle_timeout(now);
         }
         self.carry_out_keeper().await;
     }

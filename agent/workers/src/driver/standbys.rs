@@ -113,9 +113,9 @@ impl WorkersDriver {
         }
     }
 
-    pub(super) fn handle_standby_timeout(&mut self) {
+    pub(super) fn handle_standby_timeout(&mut self, now: Instant) {
         if let Some(machine) = self.standbys.machine() {
-            machine.handle_timeout(clock::now());
+            machine.handle_timeout(now);
         }
     }
 

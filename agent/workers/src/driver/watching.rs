@@ -1,6 +1,6 @@
 //! Watches running workers: their activity, heartbeats, training steps and timers.
 
-use std::future;
+use std::{future, time::Instant};
 
 use nix::{
     sys::signal::{Signal, kill},
@@ -39,8 +39,8 @@ use crate::{
 
 impl WorkersDriver {
     /// Kills the workers whose timers have expired. Their ends are reported like any other.
-    pub(super) fn kill_expired(&mut self) {
-        for HealthTimer { pid, scope_id, signal, .. } in self.timers.expired(clock::now()) {
+    pub(super) fn kill_expired(&mut self, now: Instant) {
+        for HealthTimer { pid, scope_id, signal, .. } in self.timers.expired(now) {
             let pid = Pid::from_raw(pid);
             let is_own = self.keeper.as_ref().is_some_and(|keeper| keeper.holds(pid));
             match Signal::try_from(signal) {

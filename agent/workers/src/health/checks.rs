@@ -122,8 +122,8 @@ impl HealthChecks {
     }
 
     /// Applies every deadline that has passed.
-    pub(crate) fn handle_timeout(&mut self, hardware: &HardwareWatch) {
-        self.machine.handle_timeout(clock::now());
+    pub(crate) fn handle_timeout(&mut self, now: Instant, hardware: &HardwareWatch) {
+        self.machine.handle_timeout(now);
         self.carry_out(hardware);
     }
 

@@ -29,10 +29,12 @@ impl NodeDriver<'_> {
         let give_up_after_s = left.as_millis().div_ceil(1000);
         let lease = settings.leases.agent.as_secs_f64();
         match report {
-            Some(OutageReport::First) if self.has_workers && !settings.runs_unleased => warn!(
-                "cannot reach the coordinator at {endpoint}; retrying for {give_up_after_s} s \
+            Some(OutageReport::First) if self.workers.are_running && !settings.runs_unleased => {
+                warn!(
+                    "cannot reach the coordinator at {endpoint}; retrying for {give_up_after_s} s \
                  (workers are killed if it stays unreachable for {lease:.1} s): {cause}"
-            ),
+                )
+            }
             Some(OutageReport::First) => warn!(
                 "cannot reach the coordinator at {endpoint}; retrying for {give_up_after_s} s: \
                  {cause}"
@@ -61,7 +63,7 @@ impl NodeDriver<'_> {
         let (endpoint, settings) = (&self.spec.destination, &self.spec.settings);
         let give_up_after_s = settings.shared.timeouts.join.as_secs();
         let lease = settings.leases.agent.as_secs_f64();
-        let stops_workers = self.has_workers && !settings.runs_unleased;
+        let stops_workers = self.workers.are_running && !settings.runs_unleased;
         // If the network is sound, a busy machine is the usual reason.
         let load = ThisHost.load().map_or_else(String::new, |load| format!(" ({load} here)"));
         if !stops_workers {

@@ -21,10 +21,7 @@ use ragent_rendezvous::{
         FromNode, KnownRound, NodeDescription, PROTOCOL_VERSION, Registration, ToNode, Welcome,
     },
 };
-use tokio::{
-    sync::{mpsc, oneshot},
-    task::JoinSet,
-};
+use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, info, warn};
 
 use super::NodeDriver;
@@ -39,14 +36,14 @@ impl NodeDriver<'_> {
                 let node = self.describe(local);
                 if self.memory.is_reached() {
                     let endpoint = Endpoint { host: node.address.clone(), port: node.agent_port };
-                    self.node.set_memory_address(endpoint.to_string());
+                    self.node.tell(now, |agent| agent.set_memory_address(endpoint.to_string()));
                 }
                 if let Some(claims) = self.node.handle_connected(now, stream) {
                     self.register(stream, claims, node, remote, reply);
                 }
             }
             StreamEvent::Accepted(stream) => self.node.handle_accepted(now, stream),
-            StreamEvent::Message(stream, message) if self.streams.contains_key(&stream) => {
+            StreamEvent::Message(stream, message) if self.registered(stream).is_some() => {
                 debug!(stream = stream.0, ?message, "coordinator");
                 self.handle_message(now, stream, *message);
                 self.count_echo(now);
@@ -54,7 +51,7 @@ impl NodeDriver<'_> {
             // The stream was dropped in the meantime.
             StreamEvent::Message(..) => {}
             // The attempt was abandoned in the meantime, or it has led to another coordinator.
-            StreamEvent::Ended(stream, _) if !self.tasks.contains_key(&stream) => {}
+            StreamEvent::Ended(stream, _) if !self.streams.contains_key(&stream) => {}
             StreamEvent::Ended(stream, error) => {
                 let was_registered = self.node.is_registered();
                 self.forget(stream);
@@ -127,11 +124,11 @@ impl NodeDriver<'_> {
         let first =
             FirstWords { registration: message, proof: self.proof.newest(), lost_term, queue };
         if reply.send(first).is_ok() {
-            self.streams.insert(stream, sender);
+            if let Some(open) = self.streams.get_mut(&stream) {
+                open.registered = Some((sender, remote));
+            }
             self.proof.handle_shown(stream);
-            self.remotes.insert(stream, remote);
-            self.set_death_notice(Some(remote));
-            self.look_voters_up();
+            self.handle_registered_at(remote);
         }
     }
 
@@ -174,13 +171,13 @@ impl NodeDriver<'_> {
         let counts = self.node.handle_welcome(now, stream, welcome);
         if welcome.term >= self.node.agent().term() && self.proof.handle_welcome(proof) {
             // At once, because the keeper needs it even if the agent is killed a moment later.
-            self.set_death_notice(None);
+            self.set_death_notice();
         }
         if !counts {
             return debug!(term = welcome.term.0, "outdated welcome ignored");
         }
         self.handle_voter_list(&welcome.voters);
-        let remote = self.remotes.get(&stream).copied();
+        let remote = self.registered(stream).map(|(_, remote)| *remote);
         if let (Some(leadership), Some(remote)) = (&self.spec.leadership, remote) {
             let joined = (welcome.job_uid.clone(), remote.ip());
             self.is_registered = leadership.try_send(LeadershipCommand::Registered(Some(joined)));
@@ -222,9 +219,7 @@ impl NodeDriver<'_> {
         let before = self.spec.destination.to_string();
         if self.spec.destination.handle_voter_list(voters, self.spec.settings.seed) {
             info!(from = before, voters = %self.spec.destination, "received the list of voters");
-            // An earlier lookup was for other endpoints.
-            self.lookup = JoinSet::new();
-            self.look_voters_up();
+            self.handle_other_recipients();
         }
     }
 
@@ -266,10 +261,10 @@ impl NodeDriver<'_> {
         match superseded {
             _ if self.spec.destination.is_own_leader() => {}
             Superseded::ByJob { job, at } => {
-                self.node.handle_other_job(now, at.to_string(), job.born_ms);
+                self.node.tell(now, |agent| agent.handle_other_job(at.to_string(), job.born_ms));
             }
             Superseded::ByEnd(outcome) => {
-                self.node.handle_outlived(now, outcome.map(|outcome| *outcome));
+                self.node.tell(now, |agent| agent.handle_outlived(outcome.map(|outcome| *outcome)));
             }
         }
     }
@@ -290,8 +285,12 @@ impl NodeDriver<'_> {
         }
     }
 
+    fn registered(&self, stream: StreamNumber) -> Option<&(mpsc::Sender<FromNode>, SocketAddr)> {
+        self.streams.get(&stream)?.registered.as_ref()
+    }
+
     pub(super) fn send_on(&mut self, stream: StreamNumber, message: FromNode) {
-        let Some(sender) = self.streams.get(&stream) else { return };
+        let Some((sender, _)) = self.registered(stream) else { return };
         if sender.try_send(message).is_err() {
             debug!(stream = stream.0, "stream dropped: its queue is full or closed");
             self.forget(stream);
@@ -301,12 +300,10 @@ impl NodeDriver<'_> {
 
     /// Ends a stream, or the attempt to open one.
     pub(super) fn forget(&mut self, stream: StreamNumber) {
-        self.streams.remove(&stream);
-        self.remotes.remove(&stream);
         self.spec.destination.handle_ended(stream);
         self.proof.handle_ended(stream);
-        if let Some(task) = self.tasks.remove(&stream) {
-            task.abort();
+        if let Some(open) = self.streams.remove(&stream) {
+            open.task.abort();
         }
     }
 
@@ -320,7 +317,7 @@ impl NodeDriver<'_> {
                 "the node id belongs to another agent; registering under a new one"
             );
             self.spec.node.node_id = node_id;
-            self.set_death_notice(None);
+            self.set_death_notice();
         }
         self.forget(stream);
         self.node.handle_ended(now, stream);
