@@ -51,13 +51,13 @@ use crate::{
     job::{Availability, Job},
     memory::JobMemory,
     message::{EvictReason, FromNode, NodeState, Registration, RestartReason, ToNode},
-    notices::Notices,
+    notices::JobNotices,
     phase::{Gathering, Phase, Recovering},
-    progress::Progress,
+    progress::TrainingProgress,
     roster::{Roster, RosterNode},
     settings::{JobState, Settings, SharedSettings},
     snapshot::{Explanation, NodeCounts, PhaseName},
-    stalls::Stalls,
+    stalls::JobStalls,
 };
 
 /// The state machine that decides which nodes form the next worker group, and when the job is over.
@@ -73,11 +73,11 @@ pub struct Rendezvous {
     counted: OnceLock<NodeCounts>,
     spacing: RestartSpacing,
     health: JobHealth,
-    progress: Progress,
+    progress: TrainingProgress,
     silent_voters: SilentVoters,
     memory: JobMemory,
-    notices: Notices,
-    stalls: Stalls,
+    notices: JobNotices,
+    stalls: JobStalls,
 }
 
 impl Rendezvous {
@@ -107,8 +107,8 @@ impl Rendezvous {
             && job_state.is_early
             && job_state.closed.is_none();
         info!(term = %job_state.term, round = %job_state.round, "coordinator started");
-        let (memory, notices) = (JobMemory::new(&job_state), Notices::new(&job_state));
-        let progress = Progress::new(now, &mut job_state);
+        let (memory, notices) = (JobMemory::new(&job_state), JobNotices::new(&job_state));
+        let progress = TrainingProgress::new(now, &mut job_state);
         let job = Job {
             settings,
             state: job_state,
@@ -136,7 +136,7 @@ impl Rendezvous {
             silent_voters: SilentVoters::default(),
             memory,
             notices,
-            stalls: Stalls::default(),
+            stalls: JobStalls::default(),
         };
         rendezvous.job.roster.restore_tallies(now, &rendezvous.job.state.host_tallies);
         rendezvous.record_start(now);

@@ -34,7 +34,7 @@ const RANGES_SHOWN: usize = 8;
 
 /// The notices of the job.
 #[derive(Debug)]
-pub(crate) struct Notices {
+pub(crate) struct JobNotices {
     /// The newest notice of the running round, if there was one.
     phase: Option<NoticePhase>,
     /// Its event.
@@ -58,7 +58,7 @@ pub(crate) struct PhaseOver {
     pub(crate) memory_step: Option<u64>,
 }
 
-impl Notices {
+impl JobNotices {
     /// Goes on from what an earlier coordinator has kept.
     pub(crate) fn new(kept: &JobState) -> Self {
         let given = kept.training.notices;

@@ -1,7 +1,7 @@
 //! Follows the training: the steps and checkpoints that members report with their keep-alives, the time that it takes, and what
 //! restarts cost.
 //!
-//! Some of it is kept from one coordinator to the next: [`Progress::keep`] writes it to the state of the job. A method that changes
+//! Some of it is kept from one coordinator to the next: [`TrainingProgress::keep`] writes it to the state of the job. A method that changes
 //! such a part has it stored.
 
 pub mod account;
@@ -39,7 +39,7 @@ use crate::{
 
 /// The progress of the training.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub(crate) struct TrainingProgress {
     training: Training,
     steps: JobSteps,
     /// The steps that members have saved in the newest round.
@@ -53,7 +53,7 @@ pub(crate) struct Progress {
     workers: u32,
 }
 
-impl Progress {
+impl TrainingProgress {
     /// Takes over what an earlier coordinator has kept. Of a new run, that is nothing.
     pub(crate) fn new(now: Instant, kept: &mut JobState) -> Self {
         let training = mem::take(&mut kept.training);

@@ -34,7 +34,7 @@ use crate::{
     job::Job,
     limits::{after, millis},
     message::{Hung, Look, WorkerEnd},
-    progress::{Progress, training::HANG_MIN},
+    progress::{TrainingProgress, training::HANG_MIN},
     snapshot::{JobLook, Stall},
 };
 
@@ -43,7 +43,7 @@ const HANG_FACTOR: u32 = 3;
 
 /// The stall of the running round, and the looks at its workers.
 #[derive(Debug, Default)]
-pub(crate) struct Stalls {
+pub(crate) struct JobStalls {
     stall: Option<StalledRound>,
     /// The look at the workers, until it is over.
     look: Option<Looking>,
@@ -57,13 +57,13 @@ pub(crate) struct Stalls {
     looks: u64,
 }
 
-impl Stalls {
+impl JobStalls {
     /// Begins a stall if one is due, and names a worker if one is due. The workers make no progress because ragent itself makes them
     /// `wait`, or are excused for another reason.
     pub(crate) fn follow(
         &mut self,
         job: &Job,
-        progress: &Progress,
+        progress: &TrainingProgress,
         wait: Option<OwnWait>,
         is_excused: bool,
         out: &mut Effects,
@@ -84,18 +84,18 @@ impl Stalls {
     }
 
     /// Returns the time at which the state of the stall or of the look changes if there is no further sign of progress.
-    pub(crate) fn deadline(&self, job: &Job, progress: &Progress) -> Option<Instant> {
+    pub(crate) fn deadline(&self, job: &Job, progress: &TrainingProgress) -> Option<Instant> {
         let look = self.look.as_ref().map(Looking::deadline);
         let (stall, hang) = (self.stall_deadline(progress), self.hang_deadline(job, progress));
         [stall, look, hang].into_iter().flatten().min()
     }
 
     /// Returns the time at which the next stall begins.
-    fn stall_deadline(&self, progress: &Progress) -> Option<Instant> {
+    fn stall_deadline(&self, progress: &TrainingProgress) -> Option<Instant> {
         if self.stall.is_some() { None } else { progress.account.stalls_at() }
     }
 
-    fn begin_stall(&mut self, job: &Job, progress: &Progress, out: &mut Effects) {
+    fn begin_stall(&mut self, job: &Job, progress: &TrainingProgress, out: &mut Effects) {
         let (now, account) = (job.clock, &progress.account);
         let (step, limit) = (account.last_step(), account.stall_limit());
         let time = account.quiet_for(now);
@@ -167,7 +167,7 @@ impl Stalls {
 
     /// Returns the time at which a worker is named. `None` while the workers have a known reason to wait. Afterwards, the time begins
     /// again.
-    fn hang_deadline(&self, job: &Job, progress: &Progress) -> Option<Instant> {
+    fn hang_deadline(&self, job: &Job, progress: &TrainingProgress) -> Option<Instant> {
         let stall = self.stall.as_ref()?;
         let is_named = stall.hung.is_some_and(|hung| !hung.if_stopped);
         let since = stall.hang_since.filter(|_| kills_hung(job) && !is_named)?;
@@ -181,7 +181,7 @@ fn kills_hung(job: &Job) -> bool {
 }
 
 /// Returns the time without a step after which a worker is named.
-fn hang_time(round: RoundId, stall: &StalledRound, progress: &Progress) -> Duration {
+fn hang_time(round: RoundId, stall: &StalledRound, progress: &TrainingProgress) -> Duration {
     let usual = stall.limit.saturating_mul(HANG_FACTOR).max(HANG_MIN);
     let is_same = |step: Option<u64>| match (step, progress.reached_step(round)) {
         (Some(step), Some(reached)) => step.abs_diff(reached) <= 1,

@@ -53,13 +53,13 @@ fn circles_of_files_have_a_reason() {
 const FEATURES: [(&str, &str); 5] = [
     ("health", "JobHealth"),
     ("memory", "JobMemory"),
-    ("notices", "Notices"),
-    ("progress", "Progress"),
-    ("stalls", "Stalls"),
+    ("notices", "JobNotices"),
+    ("progress", "TrainingProgress"),
+    ("stalls", "JobStalls"),
 ];
 
 /// The features that read another one.
-const READS: [(&str, &str); 2] = [("notices", "JobMemory"), ("stalls", "Progress")];
+const READS: [(&str, &str); 2] = [("notices", "JobMemory"), ("stalls", "TrainingProgress")];
 
 /// A feature of the coordinator changes neither the job nor another feature, and few features read another one.
 #[test]

@@ -13,7 +13,7 @@ use crate::{
     limits::{FURTHER_FAILURES_MAX, FURTHER_TEXT_MAX, SAME_TIME, TAKEOVER_COURTESY, after},
     machine::Rendezvous,
     message::{JobResult, Outcome, WorkerEnd, WorkerFailure},
-    notices::Notices,
+    notices::JobNotices,
     phase::{Closed, Phase},
     stall::cut,
 };
@@ -112,7 +112,7 @@ impl Rendezvous {
         self.job.state.free_rounds = 0;
         self.job.state.early_free_rounds = 0;
         self.memory = self.memory.of_new_run();
-        self.notices = Notices::new(&self.job.state);
+        self.notices = JobNotices::new(&self.job.state);
         self.job.roster.forget_tallies();
         self.record_new_run();
         self.out.remember();

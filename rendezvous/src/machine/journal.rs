@@ -8,7 +8,7 @@ use crate::{
     machine::Rendezvous,
     message::RestartReason,
     phase::Phase,
-    progress::Progress,
+    progress::TrainingProgress,
     snapshot::PhaseName,
 };
 
@@ -104,7 +104,7 @@ impl Rendezvous {
     /// Begins the account of a new run.
     pub(super) fn record_new_run(&mut self) {
         let now = self.job.clock;
-        self.progress = Progress::new(now, &mut self.job.state);
+        self.progress = TrainingProgress::new(now, &mut self.job.state);
         let event = self.out.event(&self.job, None, None, EventKind::RunBegan { restarts_used: 0 });
         self.out.began = Some(event);
         self.progress.begin_restart(now, RestartCause::FirstStart, Some(event));

@@ -12,7 +12,7 @@ use crate::{
     ids::RoundId,
     job::Job,
     message::{RestartReason, StepSource, WorkerEnd},
-    progress::Progress,
+    progress::TrainingProgress,
     snapshot::{JobProgress, RestartsByCause},
 };
 
@@ -66,7 +66,7 @@ impl Restarts {
     }
 }
 
-impl Progress {
+impl TrainingProgress {
     /// Begins a restart, which `event` has caused.
     pub(crate) fn begin_restart(
         &mut self,

@@ -12,7 +12,7 @@ use std::{net::Ipv6Addr, time::Instant};
 use tracing::debug;
 
 use super::{
-    Stalls,
+    JobStalls,
     explain::{NOTHING_KNOWN, Own, OwnWait, RankedNode, explain_stall, places, restrict},
     looking::{LookStep, Looking},
 };
@@ -21,7 +21,7 @@ use crate::{
     message::Digest, snapshot::JobLook, table::MemberRanks,
 };
 
-impl Stalls {
+impl JobStalls {
     /// Begins a look at the workers of the running round.
     pub(super) fn begin_look(&mut self, job: &Job, out: &mut Effects) {
         let Some(running) = job.phase.running() else { return };

@@ -206,6 +206,10 @@ impl KeyVerifier {
         if is_known { Ok(()) } else { Err(unknown.into()) }
     }
 
+    fn schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+
     fn verify_signature(
         &self,
         message: &[u8],
@@ -218,10 +222,33 @@ impl KeyVerifier {
     }
 }
 
-/// The error for TLS 1.2, which no configuration allows.
-pub(super) fn not_tls12() -> Error {
-    Error::General("TLS 1.2 is not supported".to_owned())
+/// The methods that verifiers of servers and of clients share. No configuration allows TLS 1.2.
+macro_rules! tls13_signatures {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            _message: &[u8],
+            _certificate: &CertificateDer<'_>,
+            _signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            Err(Error::General("TLS 1.2 is not supported".to_owned()))
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            self.verify_signature(message, certificate, signature)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.schemes()
+        }
+    };
 }
+pub(super) use tls13_signatures;
 
 impl ServerCertVerifier for KeyVerifier {
     fn verify_server_cert(
@@ -235,27 +262,7 @@ impl ServerCertVerifier for KeyVerifier {
         self.verify_key(key).map(|()| ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _key: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(not_tls12())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        key: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verify_signature(message, key, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
+    tls13_signatures!();
 
     fn requires_raw_public_keys(&self) -> bool {
         true
@@ -276,27 +283,7 @@ impl ClientCertVerifier for KeyVerifier {
         self.verify_key(key).map(|()| ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _key: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(not_tls12())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        key: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verify_signature(message, key, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
+    tls13_signatures!();
 
     fn requires_raw_public_keys(&self) -> bool {
         true

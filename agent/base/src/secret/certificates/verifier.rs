@@ -19,7 +19,7 @@ use rustls::{
 };
 
 use super::{CertificateFacts, CertificateRefusal, PeerName};
-use crate::secret::tls::not_tls12;
+use crate::secret::tls::tls13_signatures;
 
 /// Verifies the certificates of peers, in both roles.
 #[derive(Debug)]
@@ -56,6 +56,19 @@ impl Verifier {
     fn has_required_name(&self, certificate: &CertificateDer<'_>) -> bool {
         let parsed = webpki::EndEntityCert::try_from(certificate);
         parsed.is_ok_and(|parsed| self.required.is_of(&parsed))
+    }
+
+    fn schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+
+    fn verify_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signature, &self.algorithms)
     }
 
     fn verify_server(
@@ -114,27 +127,7 @@ impl ServerCertVerifier for Verifier {
         }
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _certificate: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(not_tls12())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signature, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
+    tls13_signatures!();
 }
 
 impl ClientCertVerifier for Verifier {
@@ -156,27 +149,7 @@ impl ClientCertVerifier for Verifier {
         }
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _certificate: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(not_tls12())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signature, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
+    tls13_signatures!();
 }
 
 #[cfg(test)]
