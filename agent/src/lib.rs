@@ -6,7 +6,7 @@
 //! - [`ragent_coordinator`]: the service that one node hosts for all
 //! - [`ragent_workers`]: the local workers
 //! - [`ragent_leadership`]: who coordinates
-//! - [`ragent_options`]: arguments
+//! - [`ragent_options`]: arguments, and what they mean
 //! - [`ragent_base`]: connections, secrets, logs
 #![deny(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Tells the keeper which death notice to send if this process dies, and to which addresses.
+//! Gives the keeper the death notice to send if this process dies, and its recipients.
 
 use std::{collections::BTreeSet, net::SocketAddr};
 
