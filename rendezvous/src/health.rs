@@ -71,24 +71,19 @@ impl JobHealth {
 
     /// Decides for all ready nodes with a reason which of them get no place in the next round. `None` if nothing is decided in
     /// this phase.
-    pub(crate) fn aside(
-        &self,
-        now: Instant,
-        job: &Job,
-        shared: SharedSettings,
-    ) -> Option<BTreeSet<NodeId>> {
+    pub(crate) fn aside(&self, job: &Job, shared: SharedSettings) -> Option<BTreeSet<NodeId>> {
         match &job.phase {
             // No round is interrupted for them.
             Phase::Running(_) => Some(job.roster.unfit().clone()),
-            Phase::Gathering(_) => Some(self.to_set_aside(now, job, shared)),
+            Phase::Gathering(_) => Some(self.to_set_aside(job, shared)),
             // Other nodes follow.
             Phase::Regathering(regathering) if !regathering.group.pending().is_empty() => None,
-            Phase::Regathering(_) => Some(self.to_set_aside(now, job, shared)),
+            Phase::Regathering(_) => Some(self.to_set_aside(job, shared)),
             Phase::Recovering(_) | Phase::Closed(_) => None,
         }
     }
 
-    fn to_set_aside(&self, now: Instant, job: &Job, shared: SharedSettings) -> BTreeSet<NodeId> {
+    fn to_set_aside(&self, job: &Job, shared: SharedSettings) -> BTreeSet<NodeId> {
         let node = |id: &NodeId| job.roster.get(id);
         let unfit = job.roster.unfit();
         let placed = unfit.iter().filter(|id| node(id).is_some_and(|node| !node.is_aside));
@@ -96,7 +91,7 @@ impl JobHealth {
         let mut nodes: Vec<(&NodeId, Unfit, bool)> = unfit
             .iter()
             .filter_map(|id| Some((id, node(id)?.unfit()?)))
-            .map(|(id, unfit)| (id, self.valve.has(now, id, &unfit.kind), unfit))
+            .map(|(id, unfit)| (id, self.valve.has(job.clock, id, &unfit.kind), unfit))
             .map(|(id, is_known, unfit)| (id, unfit, is_known))
             .collect();
         // Nodes that the valve counts already stay aside. Then come the worst, and of equal ones those without a place.
@@ -108,8 +103,9 @@ impl JobHealth {
         let mut aside = BTreeSet::new();
         let mut by_kind: BTreeMap<&str, usize> = BTreeMap::new();
         for (id, unfit, is_known) in &nodes {
-            let count =
-                by_kind.entry(&unfit.kind).or_insert_with(|| self.valve.count(now, &unfit.kind));
+            let count = by_kind
+                .entry(&unfit.kind)
+                .or_insert_with(|| self.valve.count(job.clock, &unfit.kind));
             let others = *count - usize::from(*is_known);
             if fit > 0 && others < limit {
                 *count = others + 1;
@@ -137,13 +133,7 @@ impl JobHealth {
 
     /// Records which nodes with a reason get a place in the round that begins, and which do not. Notes what is known about the
     /// machines of all members.
-    pub(crate) fn begin_round(
-        &mut self,
-        now: Instant,
-        job: &Job,
-        placed: &[NodeId],
-        out: &mut Effects,
-    ) {
+    pub(crate) fn begin_round(&mut self, job: &Job, placed: &[NodeId], out: &mut Effects) {
         let placed: BTreeSet<&NodeId> = placed.iter().collect();
         let need = |id: &NodeId| Some(job.roster.get(id)?.report.unhealthy.as_ref()?.class);
         for id in &placed {
@@ -156,7 +146,7 @@ impl JobHealth {
             let Some(node) = job.roster.get(id) else { continue };
             let (Some(unfit), is_aside) = (node.unfit(), node.is_aside) else { continue };
             if is_aside {
-                self.valve.note(now, id, &unfit.kind);
+                self.valve.note(job.clock, id, &unfit.kind);
             } else if unfit.class.is_none() && placed.contains(id) {
                 warn!(node = %id, "host is excluded, but gets a place: too many are excluded at once");
             }
@@ -195,13 +185,7 @@ impl JobHealth {
 
     /// Returns the reason to end the round: a check that began before the round finds that a member's machine must be replaced,
     /// and the job can go on without it.
-    pub(crate) fn why_end(
-        &self,
-        now: Instant,
-        job: &Job,
-        id: &NodeId,
-        is_saving: bool,
-    ) -> Option<RestartReason> {
+    pub(crate) fn why_end(&self, job: &Job, id: &NodeId, is_saving: bool) -> Option<RestartReason> {
         let running = job.phase.running()?;
         let node = job.roster.get(id)?;
         let runs = matches!(node.report.state, NodeState::Running)
@@ -215,28 +199,28 @@ impl JobHealth {
             && !is_saving
             && job.availability == Availability::Available;
         let must_go = unhealthy.class >= HealthClass::Replace && is_new && may;
-        if must_go { self.bad_machine(now, job, id) } else { None }
+        if must_go { self.bad_machine(job, id) } else { None }
     }
 
     /// Returns why the failure of a worker is not charged: its machine needs a reset or a replacement, and the job can go on
     /// without it.
-    pub(crate) fn why_free(&self, now: Instant, job: &Job, id: &NodeId) -> Option<RestartReason> {
+    pub(crate) fn why_free(&self, job: &Job, id: &NodeId) -> Option<RestartReason> {
         let unhealthy = job.roster.get(id)?.report.unhealthy.as_deref()?;
-        if can_run(unhealthy.class) { self.bad_machine(now, job, id) } else { None }
+        if can_run(unhealthy.class) { self.bad_machine(job, id) } else { None }
     }
 
     /// Returns the reason for a round without this node; `None` if its machine is healthy, or the job cannot go on
     /// without it.
-    fn bad_machine(&self, now: Instant, job: &Job, id: &NodeId) -> Option<RestartReason> {
+    fn bad_machine(&self, job: &Job, id: &NodeId) -> Option<RestartReason> {
         let node = job.roster.get(id)?;
         let reason = node.report.unhealthy.as_deref()?.reason.clone();
         let host_name = node.description.host_name.clone();
-        let can_go = self.can_set_aside(now, job, id);
+        let can_go = self.can_set_aside(job, id);
         can_go.then_some(RestartReason::BadMachine { host_name, reason })
     }
 
     /// Returns true if the next round can begin without this member, which is unhealthy or excluded.
-    fn can_set_aside(&self, now: Instant, job: &Job, id: &NodeId) -> bool {
+    fn can_set_aside(&self, job: &Job, id: &NodeId) -> bool {
         let unfit = job.roster.get(id).and_then(RosterNode::unfit);
         let (Some(shared), Some(unfit)) = (job.settings.shared, unfit) else { return false };
         let others = job.fit_without(id);
@@ -249,9 +233,9 @@ impl JobHealth {
             node.and_then(RosterNode::unfit).is_some_and(|other| other.kind == unfit.kind)
         };
         let aside = job.roster.unfit().iter().filter(|other| *other != id).filter(is_of_kind);
-        let aside = aside.filter(|other| !self.valve.has(now, other, &unfit.kind)).count();
-        let counted = self.valve.count(now, &unfit.kind);
-        let counted = counted - usize::from(self.valve.has(now, id, &unfit.kind));
+        let aside = aside.filter(|other| !self.valve.has(job.clock, other, &unfit.kind)).count();
+        let counted = self.valve.count(job.clock, &unfit.kind);
+        let counted = counted - usize::from(self.valve.has(job.clock, id, &unfit.kind));
         counted + aside < limit(others, shared)
     }
 
@@ -271,7 +255,7 @@ impl JobHealth {
         // All of them have the same kind of reason, so one is enough to decide.
         member.is_some_and(|id| {
             shared.nodes.fit(job.fit_without(id)) >= group.size as usize
-                && self.can_set_aside(job.clock, job, id)
+                && self.can_set_aside(job, id)
         })
     }
 }

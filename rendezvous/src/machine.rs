@@ -207,10 +207,13 @@ impl Rendezvous {
         let id = &from.node;
         match message {
             FromNode::KeepAlive { sequence, asks_reason, progress, checkpoint, save_failed } => {
-                self.record_steps(now, id, progress);
+                if let Some(progress) = progress {
+                    self.record_steps(now, id, &progress);
+                }
                 self.progress.record_failed_save(&self.job, id, save_failed, &mut self.out);
                 if let Some(checkpoint) = checkpoint {
-                    self.record_checkpoint(now, id, &checkpoint);
+                    let out = &mut self.out;
+                    self.progress.record_checkpoint(&self.job, id, &checkpoint, out);
                 }
                 let reason = asks_reason.then(|| self.incomplete(now)).flatten();
                 let reason = reason.as_ref().map(Explanation::from);
@@ -325,7 +328,7 @@ impl Rendezvous {
         self.forgive(now);
         self.job.roster.grow_up(Some(now));
         self.advance(now);
-        if self.progress.due(&self.job).is_some_and(|due| due <= now) {
+        if self.progress.must_store(&self.job) {
             self.forgive_charges(now);
             self.out.remember();
         }
@@ -434,7 +437,7 @@ impl Rendezvous {
             self.close_or_hand_over(now, shared);
             return false;
         }
-        self.set_aside(now, shared);
+        self.set_aside(shared);
         match &self.job.phase {
             Phase::Recovering(_) => self.step_in_recovering(now, shared),
             Phase::Gathering(_) => self.step_in_gathering(now, shared),

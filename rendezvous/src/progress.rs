@@ -28,7 +28,6 @@ use training::{ChargedRound, Training};
 use crate::{
     effects::Effects,
     event::EventKind,
-    group::Group,
     ids::{NodeId, RoundId},
     job::Job,
     limits::{ACCOUNT_INTERVAL, after, millis},
@@ -99,38 +98,38 @@ impl TrainingProgress {
         self.workers = workers;
     }
 
-    /// Records the training step that a member of the running round has sent. Returns true if its workers have reached another step.
+    /// Records the training step that a node has sent, if it runs the newest round. Returns true if its workers have reached another step.
     pub(crate) fn record_steps(
         &mut self,
-        now: Instant,
-        round: RoundId,
+        job: &Job,
         id: &NodeId,
         progress: &StepProgress,
         out: &mut Effects,
     ) -> bool {
-        let is_news = self.steps.record(now, round, id, progress);
-        if is_news {
-            self.steps.advance(now, id);
-            if progress.source != StepSource::Saved {
-                self.training.has_steps = true;
-                self.forget_complete_step(out);
-            }
-            if progress.source == StepSource::Reported {
-                self.training.reach(progress.highest);
-            }
+        let Some(group) = job.run_by(id) else { return false };
+        if !self.steps.record(job.clock, group.round, id, progress) {
+            return false;
         }
-        is_news
+        self.steps.advance(job.clock, id);
+        if progress.source != StepSource::Saved {
+            self.training.has_steps = true;
+            self.forget_complete_step(out);
+        }
+        if progress.source == StepSource::Reported {
+            self.training.reach(progress.highest);
+        }
+        true
     }
 
-    /// Records the newest checkpoint of a member of the running round.
+    /// Records the newest checkpoint of a node, if it runs the newest round.
     pub(crate) fn record_checkpoint(
         &mut self,
-        now: Instant,
-        group: &Group,
+        job: &Job,
         id: &NodeId,
         checkpoint: &Checkpoint,
         out: &mut Effects,
     ) {
+        let Some(group) = job.run_by(id) else { return };
         let Checkpoint { step, is_whole, cost } = *checkpoint;
         self.saved.record(id.clone(), step, is_whole);
         let by_all = self.saved.newest(group.size as usize);
@@ -138,7 +137,7 @@ impl TrainingProgress {
         self.steps.record_saved(group.round, step);
         if let Some(step) = by_all.filter(|_| by_all != self.training.saved_step) {
             self.training.saved_step = Some(step);
-            self.checkpoints.handle_saved(now, group.round, step, cost);
+            self.checkpoints.handle_saved(job.clock, group.round, step, cost);
         }
         self.note_newer(step, out);
     }
@@ -225,19 +224,15 @@ impl TrainingProgress {
         self.steps.of_round(round).and_then(JobSteps::steps_left) == Some(0)
     }
 
-    /// Returns the training step of a round, if any is known.
-    pub(crate) fn of_round(&self, now: Instant, round: RoundId) -> Option<JobProgress> {
-        self.steps.of_round(round)?.merged(now)
+    /// Returns the training step of the newest round, if any is known.
+    pub(crate) fn newest(&self, now: Instant, job: &Job) -> Option<JobProgress> {
+        self.steps.of_round(job.newest_round())?.merged(now)
     }
 
-    /// Returns the nodes that have reported steps of a round, by id. The number is the time since their workers have reached another
-    /// step, in milliseconds.
-    pub(crate) fn ages(
-        &self,
-        now: Instant,
-        round: RoundId,
-    ) -> impl Iterator<Item = (&NodeId, u64)> {
-        let steps = self.steps.of_round(round);
+    /// Returns the nodes that have reported steps of the newest round, by id. The number is the time since their workers have reached
+    /// another step, in milliseconds.
+    pub(crate) fn ages(&self, now: Instant, job: &Job) -> impl Iterator<Item = (&NodeId, u64)> {
+        let steps = self.steps.of_round(job.newest_round());
         let ages = steps.into_iter().flat_map(move |steps| steps.ages(now));
         ages.map(|(id, age)| (id, millis(age)))
     }
@@ -245,6 +240,15 @@ impl TrainingProgress {
     /// Returns the time at which the account of a running round must be stored.
     pub(crate) fn due(&self, job: &Job) -> Option<Instant> {
         job.phase.running().map(|_| after(self.stored, ACCOUNT_INTERVAL))
+    }
+
+    /// Returns true if the account is due. It is due again after the same time.
+    pub(crate) fn must_store(&mut self, job: &Job) -> bool {
+        let is_due = self.due(job).is_some_and(|due| due <= job.clock);
+        if is_due {
+            self.stored = job.clock;
+        }
+        is_due
     }
 
     /// Returns the time for which workers have run.

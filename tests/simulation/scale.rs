@@ -116,6 +116,6 @@ fn thousand_nodes_cost_a_few_messages_each() {
         rendezvous.handle_message(now, peer(n), FromNode::NodeReport(ready));
         count += effects(&mut rendezvous).len();
     }
-    // Each node waits and is admitted, except the last, which does not wait. The state file is written twice.
-    assert_eq!(count, 2 * NODES as usize - 1 + 2);
+    // Each node waits and is admitted, except the last, which does not wait. The state file is written once.
+    assert_eq!(count, 2 * NODES as usize - 1 + 1);
 }

@@ -45,11 +45,11 @@ pub enum FromVoter {
 pub fn encode(header: &ElectionHeader, message: FromVoter) -> Vec<u8> {
     let encoded = match message {
         FromVoter::Request(message) => {
-            let (message, request) = take_body(message);
+            let (message, request) = with_body(message, ());
             wire(header, message, request.into())
         }
         FromVoter::Answer(message) => {
-            let (message, answer) = take_body(message);
+            let (message, answer) = with_body(message, ());
             wire(header, message, voter_message::Body::Answer(answer.into()))
         }
     };
@@ -92,8 +92,8 @@ pub fn decode(bytes: &[u8]) -> Result<(ElectionHeader, FromVoter), Malformed> {
         body: (),
     };
     let message = match Body::try_from(required(message.body, "voter.body")?)? {
-        Body::Request(request) => FromVoter::Request(with_body(message_of, request)),
-        Body::Answer(answer) => FromVoter::Answer(with_body(message_of, answer)),
+        Body::Request(request) => FromVoter::Request(with_body(message_of, request).0),
+        Body::Answer(answer) => FromVoter::Answer(with_body(message_of, answer).0),
     };
     Ok((header, message))
 }
@@ -103,7 +103,8 @@ enum Body {
     Answer(Answer),
 }
 
-fn with_body<Body>(message: VoterMessage<()>, body: Body) -> VoterMessage<Body> {
+/// Replaces the body of a message. Returns the old one, too.
+fn with_body<Old, New>(message: VoterMessage<Old>, body: New) -> (VoterMessage<New>, Old) {
     let VoterMessage {
         voter,
         address,
@@ -114,34 +115,7 @@ fn with_body<Body>(message: VoterMessage<()>, body: Body) -> VoterMessage<Body> 
         job,
         ended,
         sequence,
-        body: (),
-    } = message;
-    VoterMessage {
-        voter,
-        address,
-        process,
-        has_just_started,
-        highest,
-        knows,
-        job,
-        ended,
-        sequence,
-        body,
-    }
-}
-
-fn take_body<Body>(message: VoterMessage<Body>) -> (VoterMessage<()>, Body) {
-    let VoterMessage {
-        voter,
-        address,
-        process,
-        has_just_started,
-        highest,
-        knows,
-        job,
-        ended,
-        sequence,
-        body,
+        body: old,
     } = message;
     let message = VoterMessage {
         voter,
@@ -153,9 +127,9 @@ fn take_body<Body>(message: VoterMessage<Body>) -> (VoterMessage<()>, Body) {
         job,
         ended,
         sequence,
-        body: (),
+        body,
     };
-    (message, body)
+    (message, old)
 }
 
 fn wire(

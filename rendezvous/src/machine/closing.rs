@@ -6,6 +6,7 @@ use tracing::info;
 
 use crate::{
     effect::Effect,
+    event::{EventKind, RestartCause},
     grant::Grant,
     group::{Group, MemberState},
     ids::{Round, Term},
@@ -15,6 +16,8 @@ use crate::{
     message::{JobResult, Outcome, WorkerEnd, WorkerFailure},
     notices::JobNotices,
     phase::{Closed, Phase},
+    progress::TrainingProgress,
+    snapshot::PhaseName,
     stall::cut,
 };
 
@@ -114,7 +117,11 @@ impl Rendezvous {
         self.memory = self.memory.of_new_run();
         self.notices = JobNotices::new(&self.job.state);
         self.job.roster.forget_tallies();
-        self.record_new_run();
+        let now = self.job.clock;
+        self.progress = TrainingProgress::new(now, &mut self.job.state);
+        let began = self.out.event(&self.job, None, None, EventKind::RunBegan { restarts_used: 0 });
+        self.out.began = Some(began);
+        self.progress.begin_restart(now, RestartCause::FirstStart, Some(began));
         self.out.remember();
     }
 
@@ -161,7 +168,13 @@ impl Rendezvous {
         let awaits_success = group.as_ref().is_some_and(Group::has_lost_success);
         let stays_until = if awaits_success { goes_at } else { stays_until };
         self.enter(Phase::Closed(Closed { outcome, group, stays_until, goes_at }));
-        self.record_closed(self.job.clock);
+        let now = self.job.clock;
+        self.progress.account.close(now);
+        if let Some(outcome) = &self.job.state.closed {
+            let kind = EventKind::JobClosed { result: outcome.result.clone() };
+            self.out.event(&self.job, self.out.trigger.or(self.out.began), None, kind);
+            self.job.shown = (PhaseName::Closed, now);
+        }
     }
 
     pub(super) fn closed_deadline(&self, closed: &Closed) -> Instant {

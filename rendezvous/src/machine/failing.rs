@@ -174,7 +174,7 @@ impl Rendezvous {
     pub(super) fn judge(&mut self, now: Instant, shared: SharedSettings) -> bool {
         let Some(failed) = self.take_failed_round() else { return false };
         let (round, node) = (failed.round, failed.node.clone());
-        match self.verdict(now, &failed, shared) {
+        match self.verdict(&failed, shared) {
             Judgment::Standby => {
                 info!(%round, %node, "failure not charged: a standby did not fit the script");
                 self.out.record_free_failure(&self.job, FreeReason::StandbyUnfit);
@@ -231,13 +231,13 @@ impl Rendezvous {
 
     /// Decides what the first failure of a round means. The first rule that applies decides, and a failure that may be charged is counted for
     /// the node.
-    fn verdict(&mut self, now: Instant, failed: &FailedRound, shared: SharedSettings) -> Judgment {
+    fn verdict(&mut self, failed: &FailedRound, shared: SharedSettings) -> Judgment {
         let FailedRound { node: id, failure, happened, started, .. } = failed;
         if matches!(failure.end, WorkerEnd::StandbyUnfit(_)) {
             return Judgment::Standby;
         }
         if !failure.is_final
-            && let Some(reason) = self.health.why_free(now, &self.job, id)
+            && let Some(reason) = self.health.why_free(&self.job, id)
         {
             return Judgment::BadMachine(reason);
         }
@@ -415,7 +415,7 @@ impl Rendezvous {
 
     /// Takes back all quarantined nodes that may be recalled, because the job cannot continue
     /// without them. Those whose machines are unhealthy may still get no place.
-    pub(super) fn recall(&mut self, now: Instant, shared: SharedSettings) {
+    pub(super) fn recall(&mut self, shared: SharedSettings) {
         for id in &self.job.roster.quarantined().recallable().clone() {
             info!(node = %id, "quarantine ended early: the job needs the node");
             if let Some(node) = self.job.roster.get_mut(id) {
@@ -424,7 +424,7 @@ impl Rendezvous {
             self.out.event_of(&self.job, None, id, EventKind::NodeReleased { early: true });
             self.index_readiness(id);
         }
-        self.set_aside(now, shared);
+        self.set_aside(shared);
     }
 
     /// Takes back nodes whose quarantine has lasted for a quiet time.

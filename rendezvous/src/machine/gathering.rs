@@ -56,7 +56,7 @@ impl Rendezvous {
             return true;
         }
         if !is_enough(self.candidates(shared), shared) && self.reaches_min(shared) {
-            self.recall(now, shared);
+            self.recall(shared);
         }
         let ready = self.candidates(shared);
         let is_empty = self.job.roster.is_empty();
@@ -219,7 +219,7 @@ impl Rendezvous {
             host_name: self.job.host_name(id),
             is_confirmed_dead: false,
         });
-        self.health.begin_round(now, &self.job, &placed, &mut self.out);
+        self.health.begin_round(&self.job, &placed, &mut self.out);
         self.progress.begin_round(now, workers);
         self.record_admission(now, workers, newcomers.len());
         for (id, by) in &replaced {

@@ -8,7 +8,6 @@ use crate::{
     machine::Rendezvous,
     message::RestartReason,
     phase::Phase,
-    progress::TrainingProgress,
     snapshot::PhaseName,
 };
 
@@ -33,13 +32,6 @@ impl Rendezvous {
         self.progress.begin_restart(now, why, Some(id));
     }
 
-    /// Records that members of the last round are back after a restart of the coordinator.
-    pub(super) fn record_recovery(&mut self, back: usize, nodes: u32) {
-        let back = u32::try_from(back).unwrap_or(u32::MAX);
-        self.out.event(&self.job, self.out.began, None, EventKind::Recovered { back, nodes });
-        self.job.shown = (PhaseName::Stopping, self.job.clock);
-    }
-
     /// Records the completion of a round.
     pub(super) fn record_admission(&mut self, now: Instant, workers: u32, newcomers: usize) {
         self.out.failures.clear();
@@ -49,15 +41,6 @@ impl Rendezvous {
         let event = self.out.event(&self.job, self.out.began, None, kind);
         self.out.admitted = Some(event);
         self.job.shown = (PhaseName::Running, now);
-    }
-
-    /// Records the end of the job.
-    pub(super) fn record_closed(&mut self, now: Instant) {
-        let Some(outcome) = &self.job.state.closed else { return };
-        let kind = EventKind::JobClosed { result: outcome.result.clone() };
-        self.progress.account.close(now);
-        self.out.event(&self.job, self.out.trigger.or(self.out.began), None, kind);
-        self.job.shown = (PhaseName::Closed, now);
     }
 
     /// Updates the account and the events after an input, by the phase of the job.
@@ -99,14 +82,5 @@ impl Rendezvous {
             Phase::Regathering(_) | Phase::Running(_) | Phase::Closed(_) => return,
         };
         self.out.event(&self.job, self.out.began, None, kind);
-    }
-
-    /// Begins the account of a new run.
-    pub(super) fn record_new_run(&mut self) {
-        let now = self.job.clock;
-        self.progress = TrainingProgress::new(now, &mut self.job.state);
-        let event = self.out.event(&self.job, None, None, EventKind::RunBegan { restarts_used: 0 });
-        self.out.began = Some(event);
-        self.progress.begin_restart(now, RestartCause::FirstStart, Some(event));
     }
 }

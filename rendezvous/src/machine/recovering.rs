@@ -16,6 +16,7 @@ use std::{
 use tracing::{info, warn};
 
 use crate::{
+    event::EventKind,
     grant::Grant,
     group::Group,
     ids::{GroupRank, NodeId, Round, RoundId},
@@ -29,6 +30,7 @@ use crate::{
     phase::{Gathering, Phase, Recovering, RecoveryStage, RoundEnd},
     roster::RosterNode,
     settings::{JobState, Leases, SharedSettings},
+    snapshot::PhaseName,
 };
 
 impl Recovering {
@@ -450,7 +452,10 @@ impl Rendezvous {
             .size
             .saturating_sub(u32::try_from(recovering.left.len()).unwrap_or(u32::MAX));
         info!(%round, nodes = members.len(), "recovered");
-        self.record_recovery(members.len(), size);
+        let back = u32::try_from(members.len()).unwrap_or(u32::MAX);
+        let kind = EventKind::Recovered { back, nodes: size };
+        self.out.event(&self.job, self.out.began, None, kind);
+        self.job.shown = (PhaseName::Stopping, now);
         self.memory.await_parts();
         if members.is_empty() && (self.job.roster.is_empty() || self.job.roster.all_leaving()) {
             self.close(JobResult::AllLeft, Failures::default());

@@ -163,7 +163,7 @@ impl Rendezvous {
             return false;
         }
         if !is_enough(ready, shared) {
-            self.recall(now, shared);
+            self.recall(shared);
             if !is_enough(self.candidates(shared), shared) {
                 return true;
             }

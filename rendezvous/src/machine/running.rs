@@ -10,7 +10,7 @@ use crate::{
     ids::NodeId,
     job::Availability,
     machine::{Rendezvous, closing::Failures, state_by_report},
-    message::{Checkpoint, EvictReason, JobResult, NodeState, RestartReason, StepProgress},
+    message::{EvictReason, JobResult, NodeState, RestartReason, StepProgress},
     phase::{Phase, Regathering, RoundEnd, Running},
     roster::RosterNode,
     settings::SharedSettings,
@@ -28,7 +28,7 @@ impl Rendezvous {
             self.end_round(now, RestartReason::MemoryUnusable { host_name, unusable });
             return;
         }
-        if let Some(reason) = self.health.why_end(now, &self.job, id, self.notices.is_saving()) {
+        if let Some(reason) = self.health.why_end(&self.job, id, self.notices.is_saving()) {
             self.end_round(now, RoundEnd { loss: Some(now), ..reason.into() });
             return;
         }
@@ -92,32 +92,17 @@ impl Rendezvous {
         }
     }
 
-    /// Records the training step that a node has sent. A step of an older round does not count: a node
-    /// reports that it runs the newest round before it sends a step of it.
-    pub(super) fn record_steps(
-        &mut self,
-        now: Instant,
-        id: &NodeId,
-        progress: Option<StepProgress>,
-    ) {
-        let (Some(progress), Some(group)) = (progress, self.job.run_by(id)) else { return };
-        let round = group.round;
-        if !self.progress.record_steps(now, round, id, &progress, &mut self.out) {
+    /// Records the training step that a node has sent.
+    pub(super) fn record_steps(&mut self, now: Instant, id: &NodeId, progress: &StepProgress) {
+        if !self.progress.record_steps(&self.job, id, progress, &mut self.out) {
             return;
         }
-        if let Some(step) = self.progress.follow_steps(&self.job, round, &mut self.out) {
+        if let Some(step) = self.progress.follow_steps(&self.job, &mut self.out) {
             self.stalls.end_stall(&self.job, Some(step), &mut self.out);
         }
         self.follow_stall(now);
         // A worker that was named as hung may have made a step.
         self.send_new_guidance(now);
-    }
-
-    /// Records the newest checkpoint of a member.
-    pub(super) fn record_checkpoint(&mut self, now: Instant, id: &NodeId, checkpoint: &Checkpoint) {
-        if let Some(group) = self.job.run_by(id) {
-            self.progress.record_checkpoint(now, group, id, checkpoint, &mut self.out);
-        }
     }
 
     /// Handles the loss of `node`.

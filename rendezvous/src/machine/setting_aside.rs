@@ -45,11 +45,11 @@ impl Rendezvous {
     }
 
     /// Keeps the ready nodes that `JobHealth` names out of the next round.
-    pub(super) fn set_aside(&mut self, now: Instant, shared: SharedSettings) {
+    pub(super) fn set_aside(&mut self, shared: SharedSettings) {
         if self.job.roster.unfit().is_empty() {
             return;
         }
-        let Some(aside) = self.health.aside(now, &self.job, shared) else { return };
+        let Some(aside) = self.health.aside(&self.job, shared) else { return };
         for id in self.job.roster.unfit().clone() {
             let is_aside = aside.contains(&id);
             let Some(node) = self.job.roster.get_mut(&id).filter(|node| node.is_aside != is_aside)

@@ -147,7 +147,7 @@ impl Rendezvous {
             incomplete: self.incomplete(now).as_ref().map(Explanation::from),
             refused_peers: Vec::new(),
             unreached: Vec::new(),
-            progress: self.progress.of_round(now, self.newest_round()),
+            progress: self.progress.newest(now, &self.job),
             saving: self.notices.saving(now, &self.job),
             checkpoints: self.progress.checkpoint_times(&self.job),
             saved_step: self.progress.training().saved_step,
@@ -354,7 +354,7 @@ impl Rendezvous {
         let member_ranks = table.map_or(&[][..], Table::member_ranks);
         let ranks_of = |member: GroupMember| member_ranks.get(usize::try_from(member.rank.0).ok()?);
         let mut members = InOrder::new(group.into_iter().flat_map(Group::members));
-        let mut ages = InOrder::new(self.progress.ages(now, self.newest_round()));
+        let mut ages = InOrder::new(self.progress.ages(now, &self.job));
         for (id, node) in self.job.roster.iter() {
             let member = members.find(id, |gone, member| {
                 let age = ages.find(gone, |_, _| {});

@@ -130,13 +130,8 @@ impl TrainingProgress {
     }
 
     /// Applies the steps of the running round to the account: they are a sign of progress. Returns the step of the job, if a stall is over.
-    pub(crate) fn follow_steps(
-        &mut self,
-        job: &Job,
-        round: RoundId,
-        out: &mut Effects,
-    ) -> Option<u64> {
-        let JobProgress { step, step_time, source, .. } = self.of_round(job.clock, round)?;
+    pub(crate) fn follow_steps(&mut self, job: &Job, out: &mut Effects) -> Option<u64> {
+        let JobProgress { step, step_time, source, .. } = self.newest(job.clock, job)?;
         let is_read = source == StepSource::Read;
         if let Some(redone) = self.account.progress(job.clock, step, step_time, is_read) {
             out.event(job, out.admitted, None, EventKind::FirstProgress { step });
