@@ -29,8 +29,8 @@ CPUS = os.cpu_count() or 1
 
 
 class Kind(NamedTuple):
-    """A kind of programs. Those of one kind run one after the other, and the kinds side by side. When the computing ones are over, two of
-    the waiting ones run at once."""
+    """A kind of programs. The kinds run side by side, and the programs of a kind one after the other. When no computing program is left,
+    two waiting programs run at once."""
 
     # Tests that run at once.
     threads: int
@@ -43,7 +43,7 @@ KINDS = {
     "simulation": Kind(CPUS, 10, ("simulation",)),
     # Their workers import torch, which takes four seconds of CPU time each.
     "computing": Kind(CPUS, 0, ("torch", "conformance", "python")),
-    # All others. With more of these tests at once, leases run out.
+    # All others. With more of these tests beside the computing programs, leases run out.
     "waiting": Kind(2 * CPUS, 0, ()),
 }
 SHOWN = 20

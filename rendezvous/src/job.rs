@@ -20,14 +20,15 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) settings: Settings,
-    /// The state from which the next coordinator goes on. Features keep their parts of it themselves.
+    /// The stored state, without the parts of features: `time`, `training`, `restarts` and `host_tallies` are not current here.
+    /// `Rendezvous::kept_state` fills them in.
     pub(crate) state: JobState,
     /// The term in which this process may coordinate, and the end of its lease. `None` for a job with one endpoint, which has no lease.
     pub(crate) grant: Option<Grant>,
     pub(crate) availability: Availability,
     pub(crate) phase: Phase,
     pub(crate) roster: Roster,
-    /// The phase according to the events so far, and the time since then.
+    /// The phase that the events show, and the time at which it began.
     pub(crate) shown: (PhaseName, Instant),
     /// True if the assignments of nodes may have changed.
     pub(crate) has_news: bool,

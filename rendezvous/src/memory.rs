@@ -331,7 +331,7 @@ impl JobMemory {
         pairs
     }
 
-    /// Applies what a node has last reported about its memory. Returns the checkpoint that all ranks have saved now.
+    /// Applies what a node has last reported about its memory. Returns the checkpoint that all ranks have saved, if that is new.
     pub(crate) fn follow(
         &mut self,
         job: &Job,
@@ -395,7 +395,7 @@ impl JobMemory {
         out.event_of_round(job, event);
     }
 
-    /// Counts the parts of a member. A member that is gone has none.
+    /// Counts the parts of a member. A member that is gone has none. Returns the checkpoint that all ranks have saved, if that is new.
     fn hold(&mut self, job: &Job, id: &NodeId, out: &mut Effects) -> Option<CheckpointId> {
         let now = job.clock;
         self.reported.take();

@@ -37,7 +37,7 @@ const RANGES_SHOWN: usize = 8;
 pub(crate) struct JobNotices {
     /// The newest notice of the running round, if there was one.
     phase: Option<NoticePhase>,
-    /// Its event.
+    /// The event of the newest notice. The event of its end names it as the cause.
     event: Option<EventId>,
     /// The number of notices so far. The next coordinator goes on from it.
     given: u64,
@@ -175,14 +175,15 @@ impl JobNotices {
         let is_for_members =
             |phase: &mut NoticePhase| phase.kind == NoticeKind::Members && !phase.has_exits;
         if let Some(phase) = self.phase.take_if(is_for_members) {
-            self.record_over(job, &phase, (None, None), true, out);
+            let over = self.over(job, &phase, (None, None), true);
+            out.event(job, self.event, None, over);
             out.has_guidance = true;
         }
     }
 
     /// Ends the phase once all ranks have saved the same step, or once its time is over. `complete_step` is what they have saved for an
     /// earlier notice, if they have done nothing since: that is enough.
-    pub(crate) fn take_over(
+    pub(crate) fn end_if_over(
         &mut self,
         job: &Job,
         memory: &JobMemory,
@@ -197,7 +198,8 @@ impl JobNotices {
         let latest = job.settings.shared.map(|shared| after(phase.since, shared.notice));
         debug_assert!(is_saved || latest.is_none_or(|latest| phase.until <= Some(latest)));
         let phase = self.phase.take_if(|_| is_saved || is_over)?;
-        self.record_over(job, &phase, (step, memory_step), false, out);
+        let over = self.over(job, &phase, (step, memory_step), false);
+        out.record_cause(job, self.event, None, over);
         Some(PhaseOver { kind: phase.kind, hosts: phase.hosts(), step, memory_step })
     }
 
@@ -218,30 +220,30 @@ impl JobNotices {
     /// Ends the phase of a round that ends for another reason, such as a failure.
     pub(crate) fn end_round(&mut self, job: &Job, out: &mut Effects) {
         if let Some(phase) = self.phase.take().filter(NoticePhase::ends_round) {
-            self.record_over(job, &phase, (None, None), false, out);
+            let over = self.over(job, &phase, (None, None), false);
+            out.event(job, self.event, None, over);
         }
     }
 
-    fn record_over(
+    /// Logs the end of a phase, and returns its event.
+    fn over(
         &self,
         job: &Job,
         phase: &NoticePhase,
         (step, memory_step): (Option<u64>, Option<u64>),
         is_withdrawn: bool,
-        out: &mut Effects,
-    ) {
+    ) -> EventKind {
         let group = job.phase.running().map(|running| &running.group);
         let missing = group.map_or_else(String::new, |group| missing_ranks(group, phase));
         info!(number = phase.number, ?step, ?memory_step, missing, "the phase of a notice is over");
-        let kind = EventKind::NoticeOver {
+        EventKind::NoticeOver {
             notice: phase.number,
             step,
             memory_step,
             missing: if step.or(memory_step).is_some() { String::new() } else { missing },
             after_ms: millis(job.clock.saturating_duration_since(phase.since)),
             is_withdrawn,
-        };
-        out.record_cause(job, self.event, None, kind);
+        }
     }
 
     /// Returns the phase, if it ends the round.

@@ -80,7 +80,8 @@ impl TrainingProgress {
         state.training = self.training.clone();
     }
 
-    /// Returns what is known about the training across all rounds.
+    /// Returns what is known about the training across all rounds. `notices` and `memory` in it are not current: `JobNotices` and
+    /// `JobMemory` have them.
     pub(crate) fn training(&self) -> &Training {
         &self.training
     }

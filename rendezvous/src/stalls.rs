@@ -47,7 +47,7 @@ pub(crate) struct JobStalls {
     stall: Option<StalledRound>,
     /// The look at the workers, until it is over.
     look: Option<Looking>,
-    /// The places of the workers at the newest look, and the time of its begin.
+    /// The places of the workers at the newest look, and the time of its beginning.
     places: Option<(Instant, JobLook)>,
     /// True if a person has asked for a further look, which begins when the present one is over.
     is_look_due: bool,
@@ -58,8 +58,8 @@ pub(crate) struct JobStalls {
 }
 
 impl JobStalls {
-    /// Begins a stall if one is due, and names a worker if one is due. The workers make no progress because ragent itself makes them
-    /// `wait`, or are excused for another reason.
+    /// Begins a stall if one is due, and names a hung worker if one is due. `wait` is the reason for which ragent itself makes the
+    /// workers wait. `is_excused` is true for this reason and for any other known one.
     pub(crate) fn follow(
         &mut self,
         job: &Job,

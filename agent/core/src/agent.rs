@@ -129,7 +129,7 @@ pub struct Agent {
 struct Coordinator {
     /// The newest term that this node knows.
     term: Term,
-    /// The run that it leads, if known.
+    /// The run that this node belongs to, if known.
     job_uid: Option<JobUid>,
     /// The time at which it became unreachable; `None` while it is reached.
     unreached_since: Option<Instant>,

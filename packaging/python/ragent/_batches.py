@@ -15,8 +15,8 @@ No rank has a position of its own. All of them know how many samples of the epoc
 
 1. The order of an epoch follows from the seed and the epoch. It is that of `DistributedSampler` with one rank.
 2. A step takes the next `batch_size` samples of this order.
-3. They are cut into pieces whose sizes differ by one at most. Each rank gets the same number of pieces, so no rank waits for another one in
-   vain. A piece is a micro-batch.
+3. They are cut into pieces whose sizes differ by one at most. Each rank gets the same number of pieces, so no rank waits for one that has
+   no more pieces. A piece is a micro-batch.
 4. A piece has a weight, by which the mean over the ranks becomes the mean over the batch.
 5. The samples count as done when the script has used up all pieces of its rank. What the loader has read ahead does not count.
 """
@@ -44,7 +44,7 @@ class GlobalBatchSampler:
         rank: Optional[int] = None, shuffle: bool = True, seed: int = 0, drop_last: bool = False,
     ) -> None:  # fmt: skip
         """Without `num_replicas` and `rank`, call it after `init_process_group`."""
-        self._is_compared = num_replicas is not None or rank is not None
+        self._skips_compare = num_replicas is not None or rank is not None
         if num_replicas is None or rank is None:
             found = _ranks()
             num_replicas, rank = found[0] if num_replicas is None else num_replicas, found[1] if rank is None else rank
@@ -79,7 +79,7 @@ class GlobalBatchSampler:
         """Yields the steps that are left of this epoch. A step is an iterator of the micro-batches of this rank, as `(batch, weight)`.
 
         Multiply the loss by `weight`, if it is the mean over the micro-batch, and gradients are the mean over the ranks, as with DDP and FSDP.
-        It is 0 for a sample of another rank, which this rank only computes because all ranks must take part.
+        The weight is 0 for a sample of another rank, which this rank only computes because all ranks must take part.
 
         With a `model` that has `no_sync`, such as DDP, gradients are synchronized once in a step. A step counts as done when its micro-batches
         are used up. So save after `optimizer.step()`.
@@ -105,7 +105,7 @@ class GlobalBatchSampler:
         return {"epoch": self.epoch, "position": self.position, "seed": self.seed, "samples": self._samples}
 
     def load_state_dict(self, state: Dict[str, int]) -> None:
-        """Goes on from there, with the seed of the state. The dataset may have another length at the begin of an epoch only."""
+        """Goes on from there, with the seed of the state. The dataset may have another length at the beginning of an epoch only."""
         if state["position"] and state["samples"] != self._samples:
             place = f"sample {state['position']} of {state['samples']} in epoch {state['epoch']}"
             raise ValueError(f"failed to go on from {place}: the dataset has {self._samples} samples now; give it the same ones")
@@ -150,9 +150,9 @@ class GlobalBatchSampler:
     def _compare(self) -> None:
         """Raises `ValueError` on all ranks if they would divide different batches."""
         distributed: Any = import_module("torch.distributed")
-        if self._is_compared or not (distributed.is_available() and distributed.is_initialized()):
+        if self._skips_compare or not (distributed.is_available() and distributed.is_initialized()):
             return
-        self._is_compared = True
+        self._skips_compare = True
         numbers = {"batch_size": self.batch_size, "micro_batch_size": self.micro_batch_size, "drop_last": self.drop_last, **self.state_dict()}
         found: List[Any] = [None] * self.num_replicas
         distributed.all_gather_object(found, numbers)

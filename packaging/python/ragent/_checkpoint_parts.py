@@ -191,11 +191,11 @@ class State:
 
 
 class Folder:
-    """A folder, and the token of this round. Only rank 0 changes names in it."""
+    """A folder, and the token of this round. Only rank 0 gives and changes names. After a failure, each rank removes the draft."""
 
     def __init__(self, path: Union[str, "os.PathLike[str]"], keep: int, group: Group) -> None:
         self.path, self._keep, self._group, self._is_taken = Path(path), keep, group, False
-        # The reason if the last write has failed, the same on all ranks.
+        # The reason if the last write has failed. Its text may differ from rank to rank.
         self.error: Optional[str] = None
         # A name with this token is unique.
         self._token: str = group.from_all(os.urandom(6).hex())[0]
@@ -203,14 +203,14 @@ class Folder:
     def newest(self) -> Tuple[int, float, Optional[str]]:
         """Returns the newest step that is whole, or -1, its age in seconds, and an error if the job must not start from step 0.
 
-        Takes the folder for this round before, so an earlier round commits nothing after that.
+        Before it looks, it takes the folder for this round. So an earlier round commits nothing that this one would miss.
         """
         try:
             os.listdir(self.path)
+            self._take()
+            steps = self._steps()
         except OSError as error:
             return -1, 0.0, f"failed to read the checkpoints in `{self.path}`: {error}; make the folder once, or mount it"
-        self._take()
-        steps = self._steps()
         for step in reversed(steps):
             damage = _damage_of(self._of(step))
             if damage is None:
@@ -250,7 +250,8 @@ class Folder:
             failed = next(filter(None, map(self._group.failure, actions)), None)
             if failed is not None:
                 shutil.rmtree(draft, ignore_errors=True)
-                failed += f" ({shutil.disk_usage(self.path).free >> 20} MiB are free)"
+                with suppress(OSError):
+                    failed += f" ({shutil.disk_usage(self.path).free >> 20} MiB are free)"
             self.error = failed
         except Exception as error:
             # Other ranks may be writing still, so nothing is removed.

@@ -173,7 +173,8 @@ class CheckpointManager:
         self._thread = threading.Thread(target=self._folder.write, args=(step, self._state.copy()), daemon=True)
         self._thread.start()
         atexit.register(self._end)
-        self._thread.join(0 if self._copies_all else None)
+        if not self._copies_all:
+            self._thread.join()
         self._stopped = time.monotonic() - start
 
     def _reap(self, waits: bool) -> None:
@@ -184,7 +185,8 @@ class CheckpointManager:
         atexit.unregister(self._end)
         self._thread, step, now = None, self._written, time.monotonic()
         if self._folder.error is None:
-            self._committed, self._is_wanted = now, False
+            # A notice may have come after the begin of this write.
+            self._committed, self._is_wanted = now, self._is_wanted and self._due <= now
             if self._group.rank == 0:
                 saved(step, seconds=self._stopped, whole=True)
             return

@@ -346,7 +346,7 @@ impl Rendezvous {
             rank: failure.global_rank,
             end: failure.end.without_text(),
             at: self.progress.account.seen(now).age(),
-            began_from_memory: has_read && self.memory.began_round(round),
+            began_from_memory: has_read && self.memory.began_from_memory(round),
         };
         self.progress.charge(charged, self.newest_saved());
         if has_read {

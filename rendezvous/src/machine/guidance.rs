@@ -94,12 +94,13 @@ impl Rendezvous {
     pub(super) fn step_of_notice(&mut self, now: Instant) -> bool {
         self.notices.give_pending(&self.job, &mut self.out);
         let group = self.job.phase.running().map(|running| &running.group);
-        if group.is_some_and(|group| !self.would_be_better(group) || group.any_succeeded()) {
+        let is_useless = |group| !self.would_be_better(group) || group.any_succeeded();
+        if self.notices.is_saving() && group.is_some_and(is_useless) {
             self.notices.withdraw_for_members(&self.job, &mut self.out);
         }
         self.notices.give_request(&self.job, &mut self.out);
         let complete_step = self.progress.training().complete_step;
-        let over = self.notices.take_over(&self.job, &self.memory, complete_step, &mut self.out);
+        let over = self.notices.end_if_over(&self.job, &self.memory, complete_step, &mut self.out);
         let Some(PhaseOver { kind, hosts, step, memory_step }) = over else { return false };
         self.progress.end_saving(now, step);
         match kind {

@@ -27,13 +27,13 @@ const KILLS_MAX: u32 = 2;
 
 impl JobMemory {
     /// Returns true if the round began with a checkpoint in memory.
-    pub(crate) fn began_round(&self, round: RoundId) -> bool {
+    pub(crate) fn began_from_memory(&self, round: RoundId) -> bool {
         self.round == round && self.plan.is_some()
     }
 
     /// Notes that the round was charged.
     pub(crate) fn strike(&mut self, job: &Job, round: RoundId, out: &mut Effects) {
-        if !self.began_round(round) || self.is_past_plan() {
+        if !self.began_from_memory(round) || self.is_past_plan() {
             return;
         }
         let Some(checkpoint) = self.plan.as_ref().map(|plan| plan.checkpoint) else {
@@ -47,7 +47,7 @@ impl JobMemory {
     /// Stops using the checkpoint of a round that failed before the workers of the failed node received it. Returns false if the round
     /// began from disk.
     pub(crate) fn void_unread(&mut self, job: &Job, round: RoundId, out: &mut Effects) -> bool {
-        let plan = self.plan.as_ref().filter(|_| self.began_round(round));
+        let plan = self.plan.as_ref().filter(|_| self.began_from_memory(round));
         let Some(checkpoint) = plan.map(|plan| plan.checkpoint) else { return false };
         if self.tried.void(checkpoint) {
             self.record_strike(job, checkpoint.step, StrikeReason::Unread, out);

@@ -1,7 +1,7 @@
 //! Accounts for the time of a job: each moment since its beginning has exactly one state.
 //!
 //! The time of running workers is known to be productive only afterwards: an interval between two
-//! signs of progress is productive unless it reaches the limit of a stall ([`stall_limit`]). Until
+//! signs of progress is productive unless it reaches the limit of a stall ([`stall_limit()`]). Until
 //! the second sign, the interval is *open*:
 //!
 //! - `TimeAccount::seen` assigns it to the state that it appears to have.

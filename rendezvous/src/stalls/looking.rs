@@ -24,7 +24,7 @@ pub(crate) const PART: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Looking {
     look: Look,
-    /// The time of its begin.
+    /// The time of its beginning.
     since: Instant,
     /// True if a person waits for it.
     is_wanted: bool,
@@ -86,7 +86,7 @@ impl Looking {
         self.is_wanted
     }
 
-    /// Returns the time of its begin.
+    /// Returns the time of its beginning.
     pub(crate) fn since(&self) -> Instant {
         self.since
     }

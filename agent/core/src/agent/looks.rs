@@ -45,7 +45,7 @@ pub(super) struct Looks {
 }
 
 impl Looks {
-    /// Returns the state at the begin of a round.
+    /// Returns the state at the beginning of a round.
     pub(super) fn new(admission: &Admission, is_secured: bool) -> Self {
         Self { shows_lines: is_secured || is_on_one_machine(admission), ..Self::default() }
     }

@@ -32,7 +32,7 @@ pub(super) struct NodeRound {
 }
 
 impl NodeRound {
-    /// Returns the state at the begin of a round. `is_secured` is true if content is encrypted on a network.
+    /// Returns the state at the beginning of a round. `is_secured` is true if content is encrypted on a network.
     pub(super) fn new(admission: &Admission, is_secured: bool) -> Self {
         Self {
             id: admission.round,

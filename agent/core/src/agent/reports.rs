@@ -24,7 +24,7 @@ pub(super) struct Paced<T> {
 }
 
 impl<T: Clone + PartialEq> Paced<T> {
-    /// Replaces the content. Returns true if it has changed, and is sent at once.
+    /// Replaces the content. Returns true if the caller must send it now: it has changed, and the interval is over.
     fn replace(&mut self, now: Instant, newest: T) -> bool {
         let has_changed = self.newest != newest;
         self.newest = newest;

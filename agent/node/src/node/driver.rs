@@ -277,12 +277,14 @@ struct LocalWorkers {
 }
 
 impl LocalWorkers {
+    /// Sends a command. Waits for room in the queue.
     async fn order(&self, command: WorkersCommand) {
         // This fails only if the driver of the workers has ended, which is reported elsewhere.
         let _ = self.commands.send(command).await;
     }
 
-    fn command(&self, command: WorkersCommand) {
+    /// Sends a command without waiting.
+    fn try_order(&self, command: WorkersCommand) {
         // The queue has room for all commands that can wait in it.
         let _ = self.commands.try_send(command);
     }

@@ -69,7 +69,7 @@ impl NodeDriver<'_> {
         let Recipients { coordinator, others, .. } = &self.recipients;
         // The leader comes first, because the number of addresses is limited.
         let others = others.iter().copied().filter(|other| Some(*other) != *coordinator);
-        self.workers.command(WorkersCommand::SetDeathNotice {
+        self.workers.try_order(WorkersCommand::SetDeathNotice {
             node_id: self.spec.node.node_id.to_string(),
             coordinators: coordinator.iter().copied().chain(others).collect(),
             round: self.node.agent().known_round().round.round,

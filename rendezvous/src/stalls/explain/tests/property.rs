@@ -102,7 +102,7 @@ impl Case {
     }
 }
 
-/// Returns the ranks at the begin of a sentence.
+/// Returns the ranks at the beginning of a sentence.
 fn subject(text: &str) -> Vec<usize> {
     let Some(rest) = text.strip_prefix("ranks ").or_else(|| text.strip_prefix("rank ")) else {
         return Vec::new();
