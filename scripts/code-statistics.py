@@ -23,7 +23,7 @@ LONG_FUNCTION = 60
 # The most that `--check` allows, outside of tests. Lower a number when you go below it. If your change needs more, raise the number in the same
 # commit, and say why in its message.
 MOST = {
-    "own lines": 99_886,
+    "own lines": 99_881,
     "type names used twice": 51,
     f"files above {LONG_FILE} own lines": 39,
     f"functions above {LONG_FUNCTION} lines": 28,

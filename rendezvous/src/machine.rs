@@ -454,7 +454,8 @@ impl Rendezvous {
         let Some(shared) = self.job.settings.shared else { return self.deadline_without_nodes() };
         let is_forming = matches!(self.job.phase, Phase::Gathering(_) | Phase::Regathering(_));
         let list = self.health.list_awaited_until(self.job.advanced);
-        if let Some(until) = self.memory.deadline(self.job.advanced).or(list).filter(|_| is_forming)
+        if let Some(until) =
+            self.memory.parts_awaited_until(self.job.advanced).or(list).filter(|_| is_forming)
         {
             return Some(until);
         }

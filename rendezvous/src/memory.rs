@@ -167,14 +167,9 @@ impl JobMemory {
         self.may_wait = true;
     }
 
-    /// Returns true if the next round is not formed yet, because parts may still be reported.
-    pub(crate) fn is_waiting(&self, now: Instant) -> bool {
-        self.waits_until.is_some_and(|until| now < until)
-    }
-
-    /// Returns the end of this wait, if it is after `advanced`.
-    pub(crate) fn deadline(&self, advanced: Instant) -> Option<Instant> {
-        self.waits_until.filter(|until| advanced < *until)
+    /// Returns the time until which the next round is not formed, because parts may still be reported.
+    pub(crate) fn parts_awaited_until(&self, now: Instant) -> Option<Instant> {
+        self.waits_until.filter(|until| now < *until)
     }
 
     /// Returns a rank of the round whose `save` waits for a buffer, with its node.
@@ -187,12 +182,6 @@ impl JobMemory {
     pub(crate) fn newest_whole_step(&self) -> Option<u64> {
         let whole = self.whole_since.map(|(checkpoint, _)| checkpoint.step);
         whole.max(self.plan.as_ref().map(|plan| plan.checkpoint.step))
-    }
-
-    /// Returns true if a checkpoint that is newer than the plan was whole in the round.
-    pub(crate) fn is_past_plan(&self) -> bool {
-        let planned = self.plan.as_ref().map(|chosen| chosen.checkpoint);
-        self.whole > planned
     }
 
     /// Returns the checkpoint with which a round of this table would begin.

@@ -161,7 +161,8 @@ impl Rendezvous {
     /// If other nodes could not reach the address of the master, the job is closed instead, because
     /// no node could change this by itself.
     pub(super) fn complete(&mut self, now: Instant, shared: SharedSettings) -> bool {
-        if self.health.list_awaited_until(now).is_some() || self.memory.is_waiting(now) {
+        let parts = self.memory.parts_awaited_until(now);
+        if parts.is_some() || self.health.list_awaited_until(now).is_some() {
             return false;
         }
         let round = RoundId { term: self.job.state.term, round: self.job.state.round.next() };

@@ -33,13 +33,10 @@ impl JobMemory {
 
     /// Notes that the round was charged.
     pub(crate) fn strike(&mut self, job: &Job, round: RoundId, out: &mut Effects) {
-        if !self.began_from_memory(round) || self.is_past_plan() {
-            return;
-        }
-        let Some(checkpoint) = self.plan.as_ref().map(|plan| plan.checkpoint) else {
-            return;
-        };
-        if self.tried.strike(checkpoint) {
+        let planned = self.plan.as_ref().map(|plan| plan.checkpoint);
+        let Some(checkpoint) = planned.filter(|_| self.began_from_memory(round)) else { return };
+        // A checkpoint that was newer than the plan may have become whole in the round.
+        if self.whole <= planned && self.tried.strike(checkpoint) {
             self.record_strike(job, checkpoint.step, StrikeReason::Failures, out);
         }
     }
