@@ -1,7 +1,7 @@
 //! Keeps the newest events of a job as JSON lines, for any number of readers.
 //!
 //! The journal is a ring buffer: old events make room for new ones. A reader gives the id of its
-//! last event, and receives the events after it. [`file`] appends all events to a file.
+//! last event, and receives the events after it. [`mod@file`] appends all events to a file.
 
 pub mod file;
 
