@@ -71,6 +71,11 @@ fn features_have_walls() {
         let has = |pair: [&str; 2]| words.windows(2).filter(|words| *words == pair).count();
         let parts = has(["impl", "Rendezvous"]);
         blocks += parts;
+        if let Some(at) = words.windows(2).position(|words| words == ["struct", "Rendezvous"]) {
+            let fields = words[at..].iter().take_while(|word| **word != "}");
+            let fields = fields.filter(|word| **word == ":").count();
+            assert!((8..=14).contains(&fields), "{fields} fields of `Rendezvous`");
+        }
         let Some((feature, own)) = FEATURES.iter().find(|(name, _)| module[0] == *name) else {
             continue;
         };
