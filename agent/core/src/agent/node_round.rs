@@ -1,4 +1,4 @@
-//! Keeps what this node knows of the newest round in which it was a member. The next admission replaces all of it.
+//! Keeps the state of a round on this node. The next admission replaces it.
 
 use std::{net::IpAddr, time::Instant};
 

@@ -14,7 +14,7 @@ use ragent_rendezvous::{
 use super::{Action, Agent, AgentState, Effect, News};
 use crate::{limits, saves::NodeSaves, steps::NodeSteps, wait_reports::NodeWait};
 
-/// A report of which only the newest content is sent, at intervals.
+/// A report that is sent at most once in an interval, with its newest content.
 #[derive(Debug, Default)]
 pub(super) struct Paced<T> {
     pub(super) newest: T,
