@@ -46,8 +46,8 @@ pub struct JobArgs {
         hide_short_help = true
     )]
     pub shutdown_timeout: Option<String>,
-    /// Number of failures of workers after which the job is restarted. The next failure ends it. Ten minutes with a newer checkpoint forgive
-    /// all failures before, except as torchrun. Nodes that join or are lost do not count [default: 0]
+    /// Number of failures of workers that the job survives: after each, all workers start again. Ten minutes with a newer checkpoint forgive
+    /// all failures before, except under the name torchrun. Nodes that join or are lost do not count [default: 0]
     #[arg(long, allow_negative_numbers = true, value_name = "N", help_heading = FAILURES)]
     pub max_restarts: Option<String>,
     /// Seconds for which all ranks may save after a notice, such as SIGTERM to an agent, before its node leaves. No step is then done again.

@@ -84,7 +84,7 @@ pub struct LaunchArgs {
     pub signals_to_forward: Option<String>,
     /// Processes of a worker that get its signals: `main` (its main process, so that its data
     /// loaders live until it has saved), `group` (all of its group at once, as torchrun does) or
-    /// `auto` (`main` if that is Python, else `group`) [default: auto; as torchrun: group]
+    /// `auto` (`main` if that is Python, else `group`) [default: auto; under the name torchrun: group]
     #[arg(long, value_name = "WHO", help_heading = WORKERS, hide_short_help = true)]
     pub signal_workers: Option<String>,
     /// Folder for log files and error files of the workers [default: a temporary folder]
@@ -202,7 +202,7 @@ pub struct LaunchArgs {
     #[arg(long, value_name = "COMMAND", help_heading = FAILURES, hide_short_help = true)]
     pub exclude_command: Option<String>,
     /// Failures in a row without a new training step after which the job is closed, from 2 to 8, the same on all nodes. 0: it is not closed.
-    /// Only for scripts that report steps [default: 3; as torchrun: 0]
+    /// Only for scripts that report steps [default: 3; under the name torchrun: 0]
     #[arg(
         long,
         allow_negative_numbers = true,
