@@ -5,9 +5,9 @@ Start it once on each node, with a new folder on a disk that all nodes share, an
     mkdir /shared/drill1
     python drill.py --folder /shared/drill1 --nodes 3 --endpoint node0,node1,node2
 
-It starts `ragent`, which starts train.py. One of the drills, the first by name, breaks the job step by step. It gives its orders by a file in the
-folder, and each drill carries out those for its node. Flags of ragent may follow after `--`. Exits with 0 if all promises were kept, with 1 if one
-was broken, and with 2 if the drill could not be done. It takes a few minutes, and 30 at most. Only the standard library is needed here.
+It starts `ragent`, which starts train.py. The first drill, by name, gives the orders: a file in the folder, of which each drill carries out those
+for its node. Exits with 0 if all promises were kept, with 1 if one was broken, and with 2 if there was no training to break. It takes minutes,
+30 at most, and needs only the standard library.
 """
 
 import argparse
@@ -29,8 +29,6 @@ WHOLE_DRILL_S = 1800
 STOPPED_S = 20
 # No event comes from a shared folder, so it is read again and again.
 POLL_S = 0.1
-# Several agents on one machine are several nodes, so the name of the host is not enough.
-NAME = f"{socket.gethostname()}-{os.getpid()}"
 TRAIN = Path(__file__).resolve().with_name("train.py")
 
 
@@ -42,29 +40,31 @@ def main():
     args = parse_args()
     # The exception of SIGINT lets `finally` run.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    node = Node(args)
+    drill = Drill(args)
     try:
-        first, *_ = names = node.meet()
-        code = Conductor(node, names).conduct() if node.name == first else node.follow(first)
+        first, *_ = names = drill.meet()
+        code = FirstDrill(drill, names).run() if drill.name == first else drill.follow(first)
     except CannotGoOn as error:
-        node.problem = node.problem or str(error)
+        drill.problem = drill.problem or str(error)
         sys.stderr.write(f"error: {error}\n")
         code = 2
     except KeyboardInterrupt:
         code = 130
     finally:
-        node.end()
+        drill.close()
     sys.exit(code)
 
 
-class Node:
-    """The drill on one node: it starts the agent, and carries out the orders of the conductor."""
+class Drill:
+    """The drill on one node: it starts the agent, carries out orders, and reports."""
 
     def __init__(self, args):
-        self.args, self.name, self.folder = args, NAME, args.folder
-        self.orders, self.log, self.steps = (self.folder / name for name in ("orders", f"{NAME}.log", f"{NAME}.steps"))
+        self.args, self.folder = args, args.folder
+        # Several drills on one machine are several nodes.
+        self.name = f"{socket.gethostname()}-{os.getpid()}"
+        self.orders, self.log, self.steps = (self.folder / name for name in ("orders", f"{self.name}.log", f"{self.name}.steps"))
         self.deadline = time.monotonic() + WHOLE_DRILL_S
-        self.agent = self.id = self.problem = self.over = self.reported = None
+        self.agent = self.job = self.problem = self.over = self.reported = None
         self.done, self.may_end, self.found = 0, False, {}
         # Sockets do not work on a shared disk. In a folder of its own, commands of ragent find this agent only.
         self.private = tempfile.mkdtemp(prefix="drill-")
@@ -80,8 +80,8 @@ class Node:
         if self.orders.exists():
             raise CannotGoOn(f"failed to start a drill in {self.folder}: another one runs or has run there; give a new folder")
         self.report()
-        end = time.monotonic() + WAIT_S
         print(f"drill {self.name} waits until {self.args.nodes} nodes have come", flush=True)
+        end = time.monotonic() + WAIT_S
         while len(names := sorted(path.stem for path in self.folder.glob("*.report") if whole_lines(path))) != self.args.nodes:
             came = f"{len(names)} of {self.args.nodes} nodes came to {self.folder}: {', '.join(names)}"
             if len(names) > self.args.nodes:
@@ -91,15 +91,15 @@ class Node:
             time.sleep(POLL_S)
         return names
 
-    def follow(self, conductor):
+    def follow(self, first):
         """Carries out orders until the end of the drill. Returns the exit code."""
-        print(f"drill {conductor} breaks the job, and prints the results", flush=True)
+        print(f"drill {first} breaks the job, and prints the results", flush=True)
         while not self.over:
             # It gives its last order before it ends.
-            conductor_is_over = read_report(self.folder, conductor)["over"]
+            first_is_over = read_report(self.folder, first)["over"]
             self.tick()
-            if conductor_is_over and not self.over:
-                raise CannotGoOn(f"failed to end the drill: {conductor} has ended before; look at what it has printed")
+            if first_is_over and not self.over:
+                raise CannotGoOn(f"failed to end the drill: {first} has ended before; look at what it has printed")
             time.sleep(POLL_S)
         return int(self.over == "broken")
 
@@ -116,27 +116,27 @@ class Node:
             self.agent = None
             if not self.may_end:
                 errors = [line for line in whole_lines(self.log) if "error: " in line]
-                self.problem = f"the agent has ended with {code}: {(errors or ['see its log'])[-1]}"
+                self.problem = f"the agent has ended with {code}: {(errors or [f'look at {self.log}'])[-1]}"
         self.report()
 
     def report(self):
-        """Writes what the conductor reads."""
+        """Writes what the first drill reads."""
         report = json.dumps({"done": self.done, "problem": self.problem, "found": self.found, "over": self.over, "has_agent": bool(self.agent)})
         if report != self.reported:
             append(self.folder / f"{self.name}.report", report)
             self.reported = report
 
-    def do_start(self, id=None):
-        self.id, self.may_end, nodes = id or self.id, False, self.args.nodes
+    def do_start(self, job=None):
+        self.job, self.may_end, nodes = job or self.job, False, self.args.nodes
         words = [
-            self.args.ragent, "--nnodes", f"{min(2, nodes - 1)}:{nodes}" if nodes > 1 else "1", "--nproc-per-node", self.args.nproc,
-            "--max-restarts", 10, "--notice", 60, "--rdzv-endpoint", self.args.endpoint, "--rdzv-id", self.id,
+            self.args.ragent, "--nnodes", f"{min(2, nodes - 1)}:{nodes}" if nodes > 1 else "1", "--nproc-per-node", self.args.workers,
+            "--max-restarts", 10, "--notice", 60, "--rdzv-endpoint", self.args.endpoint, "--rdzv-id", self.job,
             "--secret-file", self.folder / "secret", "--log-dir", self.folder / "logs", *self.args.flags, TRAIN, self.folder / "checkpoints",
         ]
         with open(self.log, "ab") as log:
             # In a session of its own, Ctrl-C does not reach it.
-            self.agent = subprocess.Popen([str(word) for word in words], env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                          start_new_session=True)
+            self.agent = subprocess.Popen(
+                [str(word) for word in words], env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
     def do_signal(self, pid, number):
         if pid in self.processes():
@@ -158,7 +158,7 @@ class Node:
         self.found = self.processes()
 
     def do_end(self, how):
-        """Waits for the end of the agent, or kills it. Reports what is left, and ends it."""
+        """Waits for the end of the agent, or kills it. Reports the processes that are left, and kills them."""
         self.may_end = True
         if self.agent:
             try:
@@ -173,9 +173,9 @@ class Node:
             os.kill(pid, signal.SIGKILL)
         self.found, self.over = found, how
 
-    def end(self):
+    def close(self):
         """Ends what is left, also after an error."""
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         if not self.over:
             self.problem = self.problem or "the drill was ended"
@@ -185,11 +185,11 @@ class Node:
 
     def ask(self, *words):
         """Runs a command of ragent, which finds the agent of this drill."""
-        return subprocess.run([self.args.ragent, *words], env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              timeout=WAIT_S, check=False)
+        return subprocess.run(
+            [self.args.ragent, *words], env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=WAIT_S, check=False)
 
     def processes(self):
-        """Returns the living processes that the agents of this drill have started: the round of each worker, by process id."""
+        """Returns the processes that this drill's agents have started: the round of each, by process id. The agent itself has none."""
         found = {}
         for path in Path("/proc").glob("[0-9]*/environ"):
             try:
@@ -202,27 +202,29 @@ class Node:
         return found
 
 
-class Conductor:
-    """Breaks the job, measures, and judges. Its own node carries out orders while it waits."""
+class FirstDrill:
+    """Breaks the job, measures, and judges. While it waits, its own node carries out orders."""
 
-    def __init__(self, node, names):
-        self.node, self.names, self.folder = node, names, node.folder
-        self.given, self.start = 0, time.monotonic()
+    def __init__(self, drill, names):
+        self.drill, self.names, self.folder = drill, names, drill.folder
+        self.orders, self.start = 0, time.monotonic()
+        hosts = drill.args.endpoint.split(",")
+        self.hosts, self.endpoint = len(hosts), hosts[0] if ":" in hosts[0] else f"{hosts[0]}:29400"
         # What train.py has written, by node and round, and how much of it was read.
         self.rounds, self.read_to = {name: {} for name in names}, dict.fromkeys(names, 0)
-        self.rows, self.not_tried, self.broken = [("what happened", "seconds without a step", "steps done again")], [], []
+        self.rows, self.not_tried, self.broken = [("what happened", "time without a step", "steps done again")], [], []
 
-    def conduct(self):
+    def run(self):
         """Does all steps, and prints the results. Returns the exit code."""
         self.begin()
         try:
             self.break_all()
             self.say("the job ends")
-            answer = self.node.ask("notice", "end", "--wait", "the drill is over")
+            answer = self.drill.ask("notice", "end", "--wait", "drill")
             if answer.returncode:
                 self.broken.append(f"all ranks save before the end: {answer.stderr.strip()}")
             self.order("all", "end", how="broken" if self.broken else "kept")
-            self.check_left("at the end of the job")
+            self.check_left("after the end")
         except CannotGoOn as error:
             self.broken.append(f"training goes on: {error}")
             self.order("all", "end", wait=False, how="broken")
@@ -238,20 +240,20 @@ class Conductor:
 
     def begin(self):
         (self.folder / "checkpoints").mkdir()
-        made = self.node.ask("secret", "--init", "--secret-file", self.folder / "secret")
+        made = self.drill.ask("secret", "--init", "--secret-file", self.folder / "secret")
         if made.returncode:
             raise CannotGoOn(f"failed to make a secret in {self.folder}: {made.stderr.strip()}")
         self.say(f"the job starts on {', '.join(self.names)}")
-        self.order("all", "start", id=f"drill-{os.urandom(4).hex()}")
+        self.order("all", "start", job=f"drill-{os.urandom(4).hex()}")
         self.settle()
 
     def break_all(self):
-        victim, count, hosts = self.victim(), len(self.names), self.node.args.endpoint.count(",") + 1
+        victim, count = self.victim(), len(self.names)
         ranks = self.newest_round(victim)["ranks"]
         self.lose("a worker is killed", victim, "signal", pid=ranks[max(ranks)], number=signal.SIGKILL)
         self.lose("an agent is killed, and started again", self.victim(), "kill_agent")
-        if count < 3 or hosts < 3:
-            self.not_tried.append(f"the leader's agent is killed: it needs 3 nodes and 3 hosts in --endpoint, not {count} and {hosts}")
+        if count < 3 or self.hosts < 3:
+            self.not_tried.append(f"the leader's agent is killed: it needs 3 nodes and 3 hosts in --endpoint, not {count} and {self.hosts}")
         elif leader := self.leader():
             self.lose("the leader's agent is killed, and started again", leader, "kill_agent")
         else:
@@ -262,11 +264,11 @@ class Conductor:
             return
         victim = self.victim()
         self.lose("a node leaves after a notice", victim, "leave")
-        self.wait("end the agent of the node that leaves", lambda: not self.report_of(victim)["has_agent"])
+        self.wait("end the agent of the node that leaves", lambda: not read_report(self.folder, victim)["has_agent"])
         self.lose("the node returns", victim, "start")
 
     def lose(self, what, victim, do, **words):
-        """Breaks something on one node, waits until training goes on, and judges."""
+        """Gives an order that ends the round, waits until training goes on, and judges."""
         self.say(what)
         old = {key for rounds in self.rounds.values() for key in rounds}
         saved = [int(path.name[5:]) for path in (self.folder / "checkpoints").glob("step-*")]
@@ -288,8 +290,8 @@ class Conductor:
                 gaps.append(rounds[new]["first"] - max(round["last"] for round in before))
         self.rows.append((what, f"{min(gaps):.1f} s" if gaps else "unknown", str(max(steps) - loaded[0])))
         if loaded[0] < max(copied):
-            self.broken.append(f"no step before the newest copy is done again: step {max(copied)} was copied, and training went on from "
-                               f"step {loaded[0]} after: {what}")
+            self.broken.append(
+                f"no step before the newest copy is done again: step {max(copied)} was copied, and training went on from step {loaded[0]} after: {what}")
         self.order("all", "look")
         self.check_left(f"after: {what}", old)
         self.settle(without=victim if do == "leave" else None)
@@ -305,8 +307,8 @@ class Conductor:
         def is_over():
             return time.monotonic() > begin + STOPPED_S
 
-        is_named = self.wait(what, lambda: re.search(rf"\brank {rank}\b.* stopped", self.node.ask("stacks").stdout) or is_over())
-        if is_named is True:
+        named = self.wait(what, lambda: re.search(rf"\brank {rank}\b.* stopped", self.drill.ask("stacks").stdout) or is_over())
+        if named is True:
             self.not_tried.append(f"the name of the stopped rank: `ragent stacks` did not show rank {rank}")
         else:
             self.say(f"`ragent stacks` has named rank {rank} after {time.monotonic() - begin:.1f} s")
@@ -318,8 +320,9 @@ class Conductor:
         self.rows.append((what, f"{round['gap']:.1f} s", "0"))
 
     def check_left(self, when, rounds=None):
-        """Judges what the drills have found: no process may be left of these rounds, or none at all."""
-        left = [f"{pid} on {name}" for name in self.names for pid, round in self.report_of(name)["found"].items() if rounds is None or round in rounds]
+        """Judges what the drills have found: no process of these rounds may be left, or none at all."""
+        found = [(name, *process) for name in self.names for process in read_report(self.folder, name)["found"].items()]
+        left = [f"{pid} on {name}" for name, pid, round in found if rounds is None or round in rounds]
         if left:
             self.broken.append(f"no rank is left behind: {when}, these processes still run: {', '.join(left)}")
 
@@ -329,7 +332,7 @@ class Conductor:
 
         def is_settled():
             newest = [self.newest_round(name) for name in names]
-            return len({round.get("key") for round in newest}) == 1 and all(round.get("copied", 0) > round.get("loaded", 0) for round in newest)
+            return all(round.get("copied", 0) > round["loaded"] and round["key"] == newest[0]["key"] for round in newest if round) and all(newest)
 
         self.wait(f"train together, with copies in memory, on {', '.join(names)}", is_settled)
 
@@ -341,12 +344,13 @@ class Conductor:
     def leader(self):
         """Returns the node whose agent coordinates the job, or None."""
         try:
-            status = json.loads(self.node.ask("status", "--json").stdout)
-            host, _, port = status["leader"].rpartition(":")
-            hosts = {host, *(info[4][0] for info in socket.getaddrinfo(host.strip("[]"), None))}
-            first_rank = next(node["first_global_rank"] for node in status["nodes"]
-                              if node["agent_port"] == int(port) and hosts & {node["address"], node["observed"], node["host_name"]})
-            return next(name for name in self.names if first_rank in self.newest_round(name).get("ranks", {}))
+            status = json.loads(self.drill.ask("status", "--json").stdout)
+            # Without voters, it is the endpoint.
+            host, _, port = (status["leader"] or self.endpoint).rpartition(":")
+            hosts = {host, host.split(".")[0], *(info[4][0] for info in socket.getaddrinfo(host.strip("[]"), None))}
+            rank = next(node["first_global_rank"] for node in status["nodes"]
+                        if node["agent_port"] == int(port) and hosts & {node["address"], node["observed"], node["host_name"].split(".")[0]})
+            return next(name for name in self.names if rank in self.newest_round(name)["ranks"])
         except (KeyError, TypeError, ValueError, OSError, StopIteration):
             return None
 
@@ -376,27 +380,24 @@ class Conductor:
 
     def order(self, node, do, wait=True, **words):
         """Gives an order, and waits until all drills have come to it."""
-        append(self.node.orders, json.dumps({"node": node, "do": do, "with": words}))
-        self.given += 1
+        append(self.drill.orders, json.dumps({"node": node, "do": do, "with": words}))
+        self.orders += 1
         if wait:
-            self.wait(f"carry out `{do}`", lambda: all(self.report_of(name)["done"] >= self.given for name in self.names))
-
-    def report_of(self, name):
-        return read_report(self.folder, name)
+            self.wait(f"carry out `{do}`", lambda: all(read_report(self.folder, name)["done"] >= self.orders for name in self.names))
 
     def wait(self, what, condition):
         """Waits until the condition holds, and returns its value."""
         end = time.monotonic() + WAIT_S
         while True:
-            self.node.tick()
+            self.drill.tick()
             self.read()
             if value := condition():
                 return value
             for name in self.names:
-                if problem := self.report_of(name)["problem"]:
+                if problem := read_report(self.folder, name)["problem"]:
                     raise CannotGoOn(f"failed to {what}: on {name}, {problem}")
             if time.monotonic() > end:
-                raise CannotGoOn(f"failed to {what}: it took more than {WAIT_S} s")
+                raise CannotGoOn(f"failed to {what}: not within {WAIT_S} s; the logs are in {self.folder}")
             time.sleep(POLL_S)
 
     def say(self, text):
@@ -421,8 +422,8 @@ def read_report(folder, name):
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog="Flags of ragent may follow after `--`.")
     parser.add_argument("--folder", required=True, type=Path, help="a new folder on a disk that all nodes share")
-    parser.add_argument("--nodes", required=True, type=int, metavar="N", help="the number of nodes, on each of which this is started")
-    parser.add_argument("--endpoint", required=True, metavar="HOST[:PORT][,…]", help="as --rdzv-endpoint of ragent; three hosts, so that the leader may be killed")
+    parser.add_argument("--nodes", required=True, type=int, metavar="N", help="the number of nodes, on each of which you start this")
+    parser.add_argument("--endpoint", required=True, metavar="HOST,…", help="as --rdzv-endpoint of ragent; three hosts, to kill the leader too")
     words = sys.argv[1:]
     split = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:split])
@@ -434,14 +435,14 @@ def parse_args():
     try:
         tempfile.TemporaryFile(dir=args.folder).close()
     except OSError as error:
-        parser.error(f"failed to write into {args.folder}: {error.strerror}; make the folder on a disk that all nodes share")
-    code = "import torch, torch.distributed, ragent; print(torch.cuda.device_count())"
-    asked = subprocess.run([sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        parser.error(f"failed to write into {args.folder}: {error.strerror}; make the folder, on a disk that all nodes share")
+    code = "import torch, ragent; print(torch.cuda.device_count())"
+    asked = subprocess.run([sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if asked.returncode:
-        reason = asked.stderr.strip().splitlines()[-1:] or ["no reason is known"]
-        parser.error(f"failed to import torch and ragent with {sys.executable}: {reason[0]}; start the drill with the Python of your training")
-    # Without GPUs, two ranks can wait for each other.
-    args.nproc = int(asked.stdout.split()[-1]) or 2
+        reason = (asked.stderr.strip().splitlines() or [f"exit code {asked.returncode}"])[-1]
+        parser.error(f"failed to import torch and ragent with {sys.executable}: {reason}; start the drill with the Python of your training")
+    # Without GPUs, there are two ranks, so that one can wait for the other.
+    args.workers = int(asked.stdout.split()[-1]) or 2
     return args
 
 
