@@ -45,7 +45,6 @@ def main():
         first, *_ = names = drill.meet()
         code = FirstDrill(drill, names).run() if drill.name == first else drill.follow(first)
     except CannotGoOn as error:
-        drill.problem = drill.problem or str(error)
         sys.stderr.write(f"error: {error}\n")
         code = 2
     except KeyboardInterrupt:
@@ -216,7 +215,13 @@ class FirstDrill:
 
     def run(self):
         """Does all steps, and prints the results. Returns the exit code."""
-        self.begin()
+        (self.folder / "checkpoints").mkdir()
+        made = self.drill.ask("secret", "--init", "--secret-file", self.folder / "secret")
+        if made.returncode:
+            raise CannotGoOn(f"failed to make a secret in {self.folder}: {made.stderr.strip()}")
+        self.say(f"the job starts on {', '.join(self.names)}")
+        self.order("all", "start", job=f"drill-{os.urandom(4).hex()}")
+        self.settle()
         try:
             self.break_all()
             self.say("the job ends")
@@ -228,24 +233,14 @@ class FirstDrill:
         except CannotGoOn as error:
             self.broken.append(f"training goes on: {error}")
             self.order("all", "end", wait=False, how="broken")
-        widths = [max(map(len, column)) for column in zip(*self.rows)]
-        for row in self.rows:
-            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+        for what, seconds, redone in self.rows:
+            print(f"{what:<47}  {seconds:<19}  {redone}")
         for text in self.not_tried:
             print(f"not tried: {text}")
         for text in self.broken or ["none"]:
             print(f"broken promise: {text}")
         print(f"logs: {self.folder}", flush=True)
         return int(bool(self.broken))
-
-    def begin(self):
-        (self.folder / "checkpoints").mkdir()
-        made = self.drill.ask("secret", "--init", "--secret-file", self.folder / "secret")
-        if made.returncode:
-            raise CannotGoOn(f"failed to make a secret in {self.folder}: {made.stderr.strip()}")
-        self.say(f"the job starts on {', '.join(self.names)}")
-        self.order("all", "start", job=f"drill-{os.urandom(4).hex()}")
-        self.settle()
 
     def break_all(self):
         victim, count = self.victim(), len(self.names)
@@ -273,11 +268,8 @@ class FirstDrill:
         old = {key for rounds in self.rounds.values() for key in rounds}
         saved = [int(path.name[5:]) for path in (self.folder / "checkpoints").glob("step-*")]
         self.order(victim, do, **words)
-
-        def new_round():
-            return next((key for rounds in self.rounds.values() for key in rounds if key not in old and "first" in rounds[key]), None)
-
-        new = self.wait(f"train again after: {what}", new_round)
+        new = self.wait(f"train again after: {what}", lambda: next(
+            (key for rounds in self.rounds.values() for key in rounds if key not in old and "first" in rounds[key]), None))
         gaps, steps, copied, loaded = [], [], [0, *saved], []
         for rounds in self.rounds.values():
             before = [round for key, round in rounds.items() if key in old and "last" in round]
@@ -302,19 +294,15 @@ class FirstDrill:
         round = self.newest_round(name)
         rank, pid = max(round["ranks"].items())
         self.order(name, "signal", pid=pid, number=signal.SIGSTOP)
-        begin, step = time.monotonic(), round["step"]
-
-        def is_over():
-            return time.monotonic() > begin + STOPPED_S
-
-        named = self.wait(what, lambda: re.search(rf"\brank {rank}\b.* stopped", self.drill.ask("stacks").stdout) or is_over())
+        end, step = time.monotonic() + STOPPED_S, round["step"]
+        named = self.wait(what, lambda: re.search(rf"\brank {rank}\b.* stopped", self.drill.ask("stacks").stdout) or time.monotonic() > end)
         if named is True:
             self.not_tried.append(f"the name of the stopped rank: `ragent stacks` did not show rank {rank}")
         else:
-            self.say(f"`ragent stacks` has named rank {rank} after {time.monotonic() - begin:.1f} s")
+            self.say(f"`ragent stacks` has named rank {rank} after {STOPPED_S - end + time.monotonic():.1f} s")
         # A minute without a step is a stall.
         self.not_tried.append(f"`ragent explain stall`: it needs a minute without a step, not {STOPPED_S} s")
-        self.wait(what, is_over)
+        self.wait(what, lambda: time.monotonic() > end)
         self.order(name, "signal", pid=pid, number=signal.SIGCONT)
         self.wait(f"train again after: {what}", lambda: round["step"] > step and round["gap"] > STOPPED_S / 2)
         self.rows.append((what, f"{round['gap']:.1f} s", "0"))

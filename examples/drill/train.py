@@ -1,7 +1,7 @@
 """The training that drill.py breaks: a small model with DistributedDataParallel, on GPUs if there are any.
 
-It saves by `ragent.CheckpointManager`, and trains until a notice ends it. The variable `DRILL_STEPS` names the file for its lines of JSON, the
-same for all ranks of a node. Each rank writes where it begins, and local rank 0 writes each step.
+It saves by `ragent.CheckpointManager`, and trains until a notice ends it. All ranks of a node write lines of JSON to the file `DRILL_STEPS`:
+each where it begins, and local rank 0 each step.
 """
 
 import json
