@@ -6,8 +6,8 @@ Start it once on each node, with a new folder on a disk that all nodes share, an
     python drill.py --folder /shared/drill1 --nodes 3 --endpoint node0,node1,node2
 
 It starts `ragent`, which starts train.py. The first drill, by name, gives the orders: a file in the folder, of which each drill carries out those
-for its node. Exits with 0 if all promises were kept, with 1 if one was broken, and with 2 if there was no training to break. It takes minutes,
-30 at most, and needs only the standard library.
+for its node. Exits with 0 if all promises were kept, with 1 if one was broken, and with 2 if the drill was not possible. It takes minutes, 30 at
+most, and needs only the standard library.
 """
 
 import argparse
@@ -34,6 +34,10 @@ TRAIN = Path(__file__).resolve().with_name("train.py")
 
 class CannotGoOn(Exception):
     """The drill cannot go on. The text has what was attempted, the cause, and what to do."""
+
+
+class Broken(CannotGoOn):
+    """The drill cannot go on, because training does not."""
 
 
 def main():
@@ -78,6 +82,7 @@ class Drill:
         """Waits until all nodes have come. Returns the names of their drills, in order."""
         if self.orders.exists():
             raise CannotGoOn(f"failed to start a drill in {self.folder}: another one runs or has run there; give a new folder")
+        self.steps.touch()
         self.report()
         print(f"drill {self.name} waits until {self.args.nodes} nodes have come", flush=True)
         end = time.monotonic() + WAIT_S
@@ -114,7 +119,7 @@ class Drill:
         if code is not None:
             self.agent = None
             if not self.may_end:
-                errors = [line for line in whole_lines(self.log) if "error: " in line]
+                errors = [line for line in whole_lines(self.log) if "error: " in line and code > 0]
                 self.problem = f"the agent has ended with {code}: {(errors or [f'look at {self.log}'])[-1]}"
         self.report()
 
@@ -178,7 +183,7 @@ class Drill:
             signal.signal(number, signal.SIG_IGN)
         if not self.over:
             self.problem = self.problem or "the drill was ended"
-            self.do_end("broken")
+            self.do_end("ended")
         shutil.rmtree(self.private, ignore_errors=True)
         self.report()
 
@@ -230,7 +235,7 @@ class FirstDrill:
                 self.broken.append(f"all ranks save before the end: {answer.stderr.strip()}")
             self.order("all", "end", how="broken" if self.broken else "kept")
             self.check_left("after the end")
-        except CannotGoOn as error:
+        except Broken as error:
             self.broken.append(f"training goes on: {error}")
             self.order("all", "end", wait=False, how="broken")
         for what, seconds, redone in self.rows:
@@ -300,7 +305,6 @@ class FirstDrill:
             self.not_tried.append(f"the name of the stopped rank: `ragent stacks` did not show rank {rank}")
         else:
             self.say(f"`ragent stacks` has named rank {rank} after {STOPPED_S - end + time.monotonic():.1f} s")
-        # A minute without a step is a stall.
         self.not_tried.append(f"`ragent explain stall`: it needs a minute without a step, not {STOPPED_S} s")
         self.wait(what, lambda: time.monotonic() > end)
         self.order(name, "signal", pid=pid, number=signal.SIGCONT)
@@ -320,7 +324,7 @@ class FirstDrill:
 
         def is_settled():
             newest = [self.newest_round(name) for name in names]
-            return all(round.get("copied", 0) > round["loaded"] and round["key"] == newest[0]["key"] for round in newest if round) and all(newest)
+            return all(newest) and all(round.get("copied", 0) > round["loaded"] and round["key"] == newest[0]["key"] for round in newest)
 
         self.wait(f"train together, with copies in memory, on {', '.join(names)}", is_settled)
 
@@ -348,10 +352,7 @@ class FirstDrill:
     def read(self):
         """Reads what train.py has written on all nodes."""
         for name, rounds in self.rounds.items():
-            path = self.folder / f"{name}.steps"
-            if not path.exists():
-                continue
-            with open(path, "rb") as file:
+            with open(self.folder / f"{name}.steps", "rb") as file:
                 file.seek(self.read_to[name])
                 text = file.read()
             whole = text[:text.rfind(b"\n") + 1]
@@ -381,11 +382,11 @@ class FirstDrill:
             self.read()
             if value := condition():
                 return value
-            for name in self.names:
-                if problem := read_report(self.folder, name)["problem"]:
-                    raise CannotGoOn(f"failed to {what}: on {name}, {problem}")
+            for name, report in ((name, read_report(self.folder, name)) for name in self.names):
+                if report["problem"]:
+                    raise (CannotGoOn if report["over"] else Broken)(f"failed to {what}: on {name}, {report['problem']}")
             if time.monotonic() > end:
-                raise CannotGoOn(f"failed to {what}: not within {WAIT_S} s; the logs are in {self.folder}")
+                raise Broken(f"failed to {what}: not within {WAIT_S} s; the logs are in {self.folder}")
             time.sleep(POLL_S)
 
     def say(self, text):

@@ -15,8 +15,6 @@ import torch.distributed as dist
 from ragent.checkpoint import newest_whole
 from torch.nn.parallel import DistributedDataParallel
 
-# A step takes at least this long, so that a drill does not fill the disk.
-STEP_S = 0.05
 # The checkpoints in the folder. The loss of all nodes at once costs the steps since the last one.
 SAVE_EVERY_S = 10
 
@@ -48,7 +46,8 @@ def main():
         if local_rank == 0:
             write(step=step, copied=newest_whole() or 0, at=time.monotonic())
         checkpoints.save(step)
-        time.sleep(STEP_S)
+        # The drill must not fill the disk.
+        time.sleep(0.05)
 
 
 def write(**line):
