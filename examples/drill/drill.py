@@ -316,7 +316,7 @@ class FirstDrill:
         found = [(name, *process) for name in self.names for process in read_report(self.folder, name)["found"].items()]
         left = [f"{pid} on {name}" for name, pid, round in found if rounds is None or round in rounds]
         if left:
-            self.broken.append(f"no rank is left behind: {when}, these processes still run: {', '.join(left)}")
+            self.broken.append(f"no process is left: {when}, these still run: {', '.join(left)}")
 
     def settle(self, without=None):
         """Waits until all nodes train in one round, and a step of this round is copied."""
