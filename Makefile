@@ -81,7 +81,7 @@ quick:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --locked --lib --bins -- -D warnings
 	SEEDS=200 ETCD_SEEDS=200 TAKEOVER_SEEDS=30 $(CARGO) test --workspace --locked --quiet \
-		--lib --test layers --test purity --test simulation -- --skip noticed --skip notices --skip gloo
+		--lib --test layers --test purity --test simulation -- --skip noticed --skip gloo
 	scripts/check-prose.py >/dev/null
 
 test: venv packages
@@ -93,13 +93,14 @@ test-all: test-volume test-standbys
 # With the build of `make test`, in which the crates of the simulation and of the store are optimized.
 test-volume: venv packages
 	SEEDS=$(SEEDS) ETCD_SEEDS=$(ETCD_SEEDS) TAKEOVER_SEEDS=$(TAKEOVER_SEEDS) MEMORY_SEEDS=$(MEMORY_SEEDS) \
-		$(CARGO) test --workspace --locked --test simulation -- rules_hold
+		$(CARGO) test --workspace --locked --test simulation -- --include-ignored rules_hold noticed
 	CASES=$(CASES) $(CARGO) test --workspace --locked --test fuzz -- made_up_inputs
 	CASES=$(CASES) $(CARGO) test --workspace --locked --lib -- made_up_inputs
 	$(CARGO) test --workspace --locked --test abuse -- --ignored --test-threads 2
 	KILLS=$(KILLS) $(CARGO) test --workspace --locked --test memory -- kills_in_saves
 	TAKEOVERS=$(TAKEOVERS) $(CARGO) test --workspace --locked --test partition -- --ignored --nocapture takeovers::
 	$(CARGO) test --workspace --locked --test torch -- --ignored
+	.venv/bin/python -m pytest -q -m long tests/python
 	scripts/run-tests.py 'PET_STANDBY=1 torch --include-ignored --skip stalls:: --skip survival::' 'PET_STANDBY=1 conformance both_worlds'
 
 # Process tests whose workers are started from standbys. Those of them that take longest are in `make test-volume`.
@@ -137,7 +138,7 @@ test-torch-versions:
 	for version in $(TORCH_VERSIONS); do \
 		scripts/setup-venv.sh torch-$$version && \
 		TORCH_VERSIONS=$$version $(CARGO) test --workspace --locked --test torch -- older_torch && \
-		{ [ $$version = 2.1 ] || .venvs/torch-$$version/bin/python -m pytest tests/python/test_memory*.py tests/python/test_checkpoints*.py tests/python/test_batches.py; } && \
+		{ [ $$version = 2.1 ] || .venvs/torch-$$version/bin/python -m pytest -m "" tests/python/test_memory*.py tests/python/test_checkpoints*.py tests/python/test_batches.py; } && \
 		rm -rf .venvs/torch-$$version || exit 1; \
 	done
 
@@ -149,7 +150,7 @@ test-frameworks: venv
 	scripts/setup-venv.sh frameworks
 	scripts/setup-venv.sh operators
 	FRAMEWORKS='$(FRAMEWORKS)' $(CARGO) test --workspace --locked --test torch -- frameworks
-	FRAMEWORKS='$(FRAMEWORKS)' .venv/bin/python -m pytest tests/python/test_callbacks.py tests/python/test_recipes.py
+	FRAMEWORKS='$(FRAMEWORKS)' .venv/bin/python -m pytest -m "" tests/python/test_callbacks.py tests/python/test_recipes.py
 
 # Each of them fills the same folder.
 .NOTPARALLEL:

@@ -79,7 +79,7 @@ def test_other_ranks(run):
     assert len(set(saved)) == 1
 
 
-@pytest.mark.parametrize("replicated", [False, True])
+@pytest.mark.parametrize("replicated", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_same_decisions(run, replicated):
     """Ranks of different speed save the same steps in memory and in the folder, and go on from the same one."""
     run(

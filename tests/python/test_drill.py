@@ -16,6 +16,7 @@ def drill(sandbox, folder, path):
     return sandbox.run(DRILL, *words, env={"PATH": path, "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"})
 
 
+@pytest.mark.long
 def test_one_node(sandbox, needs_torch):
     """All promises are kept, and each event has a time. What needs more nodes is named."""
     folder = sandbox.work / "drill"

@@ -145,6 +145,7 @@ for steps_before in (0, 1):
 """
 
 
+@pytest.mark.long
 def test_tensor_parallel(ranks):
     """With tensor parallelism, each rank saves its parts of the layers, and loads them into a new model."""
     agents = ranks(
@@ -168,6 +169,7 @@ def loss_of(model, batch):
     assert agents[0].content() != agents[1].content()
 
 
+@pytest.mark.long
 def test_pipeline_parallel(ranks):
     """With a pipeline of two stages, each rank has layers of its own, with other names and shapes."""
     agents = ranks(
@@ -207,7 +209,7 @@ def state_of(training, extra):
 """
 
 
-@pytest.mark.parametrize("caching", [False, True])
+@pytest.mark.parametrize("caching", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_dcp(ranks, caching):
     """A rank needs only what it has written itself, also of what several ranks have, and with cached plans."""
     agents = ranks(
@@ -261,6 +263,7 @@ assert memory.load({}) is None
     assert all(not agent.asked("unusable") for agent in agents)
 
 
+@pytest.mark.long
 def test_dcp_of_tensors_and_objects(ranks):
     """Each rank has its own copy of what all ranks have, and its random numbers."""
     ranks(
@@ -307,6 +310,7 @@ for _ in range(2):
     )
 
 
+@pytest.mark.long
 def test_dcp_with_other_placements(ranks):
     """What the rank has not written is an error before anything is changed."""
     agents = ranks(
@@ -352,6 +356,7 @@ for options in kinds:
     assert all(not agent.requests for agent in agents)
 
 
+@pytest.mark.long
 def test_dcp_without_an_agent(sandbox):
     """Nothing is saved, and nothing fails."""
     needs("torch")

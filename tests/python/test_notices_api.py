@@ -569,7 +569,7 @@ for number, (size, every, places) in enumerate(json.loads(os.environ["ROUNDS"]))
 
 
 @pytest.mark.usefixtures("needs_torch")
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_same_step_on_all_ranks(sandbox, seed):
     """A notice to any node, at any moment, gives True on all ranks at the same step, once. So does the next one.
 

@@ -112,7 +112,7 @@ def recipe(sandbox, name, options, storage="disk"):
     assert f"trained {last + 20} steps" in second.stdout
 
 
-@pytest.mark.parametrize("name", ["accelerate", "deepspeed", "fsdp2", "lightning", "transformers"])
+@pytest.mark.parametrize("name", ["accelerate", "deepspeed", pytest.param("fsdp2", marks=pytest.mark.long), "lightning", "transformers"])
 def test_script(sandbox, name):
     """The script goes on from its checkpoint on disk. That of FSDP2 goes on from memory, and in another job from the folder."""
     if name == "fsdp2":

@@ -147,7 +147,7 @@ def test_tensors(sandbox):
     ).succeeds()
 
 
-@pytest.mark.parametrize("fails", ["", "1"])
+@pytest.mark.parametrize("fails", [pytest.param("", marks=pytest.mark.long), "1"])
 def test_accelerate_launch(sandbox, fails):
     """`accelerate launch` runs its workers through `ragent.run` in place of torch's function."""
     needs("accelerate")

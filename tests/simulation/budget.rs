@@ -34,7 +34,8 @@ fn budget_worlds_are_eventful() {
 
 /// Each planted bug is found by the rule that it breaks.
 #[test]
+#[ignore = "`make test-all` runs it: some bugs need thousands of worlds"]
 fn every_bug_of_the_budget_is_noticed() {
-    let bugs: &[(Bug, &str, u64)] = &[(Bug::FalseProgress, "ao", 20), (Bug::FailedLeaves, "ap", 0)];
+    let bugs: &[(Bug, &str)] = &[(Bug::FalseProgress, "ao"), (Bug::FailedLeaves, "ap")];
     assert_noticed(World::with_budget, bugs);
 }

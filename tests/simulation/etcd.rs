@@ -29,15 +29,16 @@ fn etcd_worlds_are_eventful() {
 
 /// Each planted bug is found by one of the rules that it breaks.
 #[test]
+#[ignore = "`make test-all` runs it: some bugs need thousands of worlds"]
 fn every_bug_of_etcd_is_noticed() {
-    let bugs: &[(Bug, &str, u64)] = &[
-        (Bug::SilenceBelowLease, "a f", 0),
-        (Bug::SilenceBelowKill, "f", 0),
-        (Bug::StateDropped, "c d", 44),
-        (Bug::CreatorAtOnce, "a f", 51),
-        (Bug::RecordNotWritten, "o", 1),
-        (Bug::OutcomeIgnored, "b", 439),
-        (Bug::GarbageKept, "g o", 17),
+    let bugs: &[(Bug, &str)] = &[
+        (Bug::SilenceBelowLease, "a f"),
+        (Bug::SilenceBelowKill, "f"),
+        (Bug::StateDropped, "c d"),
+        (Bug::CreatorAtOnce, "a f"),
+        (Bug::RecordNotWritten, "o"),
+        (Bug::OutcomeIgnored, "b"),
+        (Bug::GarbageKept, "g o"),
     ];
     assert_noticed(World::with_etcd, bugs);
 }

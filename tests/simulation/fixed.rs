@@ -51,21 +51,22 @@ fn fixed_worlds_are_eventful() {
     assert!(successes > 5, "{successes} jobs that succeeded");
 }
 
-/// Each rule finds the bug that breaks it.
+/// Each planted bug is found by the rule that it breaks.
 #[test]
-fn every_fixed_rule_notices_its_bug() {
-    let bugs: &[(Bug, &str, u64)] = &[
-        (Bug::DoubleRank, "1", 0),
-        (Bug::WaitingMember, "2", 0),
-        (Bug::Amnesia, "3", 0),
-        (Bug::FewerThanMin, "4", 0),
-        (Bug::NoKeeper, "5", 0),
-        (Bug::FalseDeathNotice, "5", 0),
-        (Bug::ForgottenCharges, "7", 0),
-        (Bug::NoTimeouts, "8", 0),
-        (Bug::OthersCharges, "11", 0),
-        (Bug::LostEvents, "12", 0),
-        (Bug::OneStore, "13", 0),
+#[ignore = "`make test-all` runs it: some bugs need thousands of worlds"]
+fn every_fixed_bug_is_noticed() {
+    let bugs: &[(Bug, &str)] = &[
+        (Bug::DoubleRank, "1"),
+        (Bug::WaitingMember, "2"),
+        (Bug::Amnesia, "3"),
+        (Bug::FewerThanMin, "4"),
+        (Bug::NoKeeper, "5"),
+        (Bug::FalseDeathNotice, "5"),
+        (Bug::ForgottenCharges, "7"),
+        (Bug::NoTimeouts, "8"),
+        (Bug::OthersCharges, "11"),
+        (Bug::LostEvents, "12"),
+        (Bug::OneStore, "13"),
     ];
     assert_noticed(World::with_fixed_coordinator, bugs);
 }

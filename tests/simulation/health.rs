@@ -46,14 +46,15 @@ fn health_worlds_are_repeatable() {
 
 /// Each planted bug is found by the rule that it breaks.
 #[test]
+#[ignore = "`make test-all` runs it: some bugs need thousands of worlds"]
 fn every_bug_of_health_is_noticed() {
-    let bugs: &[(Bug, &str, u64)] = &[
-        (Bug::ForgottenNeeds, "aj am", 26),
-        (Bug::NewKinds, "ak", 8),
-        (Bug::MilderNeeds, "aj", 16),
-        (Bug::WorseNeeds, "al", 22),
-        (Bug::SuspicionsLost, "an", 8),
-        (Bug::MostSuspectedFirst, "an", 8),
+    let bugs: &[(Bug, &str)] = &[
+        (Bug::ForgottenNeeds, "aj am"),
+        (Bug::NewKinds, "ak"),
+        (Bug::MilderNeeds, "aj"),
+        (Bug::WorseNeeds, "al"),
+        (Bug::SuspicionsLost, "an"),
+        (Bug::MostSuspectedFirst, "an"),
     ];
     assert_noticed(World::with_health, bugs);
 }

@@ -53,28 +53,29 @@ fn memory_worlds_are_repeatable() {
 
 /// Each planted bug is found by one of the rules that it breaks.
 #[test]
+#[ignore = "`make test-all` runs it: some bugs need thousands of worlds"]
 fn every_bug_of_memory_is_noticed() {
-    let bugs: &[(Bug, &str, u64)] = &[
-        (Bug::LowestIsWhole, "y", 10),
-        (Bug::OnceIsWhole, "y", 10),
-        (Bug::PlanIsWhole, "y ad", 85),
-        (Bug::StepIsId, "w x y ab", 0),
-        (Bug::PartialReported, "w x y ab ad", 629),
-        (Bug::OlderReport, "x y", 2),
-        (Bug::OwnBuddy, "aa", 5),
-        (Bug::RestoredNotCopied, "y aa", 45),
-        (Bug::NeverAlone, "aa", 5),
-        (Bug::StrikesLost, "ab", 188),
-        (Bug::UnreadCounts, "ab", 1_218),
-        (Bug::FalseRoom, "aq", 9),
-        (Bug::GoneIsStruck, "ab ad", 4),
-        (Bug::OldSocket, "w", 3),
-        (Bug::OffAtOneNode, "aa", 184),
-        (Bug::TornIsDone, "w", 7),
-        (Bug::PartLeftOut, "x", 13),
-        (Bug::SourcesSwapped, "x", 13),
-        (Bug::RanksIgnored, "x", 13),
-        (Bug::BlockUnchecked, "w", 13),
+    let bugs: &[(Bug, &str)] = &[
+        (Bug::LowestIsWhole, "y"),
+        (Bug::OnceIsWhole, "y"),
+        (Bug::PlanIsWhole, "y ad"),
+        (Bug::StepIsId, "w x y ab"),
+        (Bug::PartialReported, "w x y ab ad"),
+        (Bug::OlderReport, "x y"),
+        (Bug::OwnBuddy, "aa"),
+        (Bug::RestoredNotCopied, "y aa"),
+        (Bug::NeverAlone, "aa"),
+        (Bug::StrikesLost, "ab"),
+        (Bug::UnreadCounts, "ab"),
+        (Bug::FalseRoom, "aq"),
+        (Bug::GoneIsStruck, "ab ad"),
+        (Bug::OldSocket, "w"),
+        (Bug::OffAtOneNode, "aa"),
+        (Bug::TornIsDone, "w"),
+        (Bug::PartLeftOut, "x"),
+        (Bug::SourcesSwapped, "x"),
+        (Bug::RanksIgnored, "x"),
+        (Bug::BlockUnchecked, "w"),
     ];
     assert_noticed(World::with_memory, bugs);
 }

@@ -50,17 +50,18 @@ fn notice_worlds_are_repeatable() {
 
 /// Each planted bug is found by the rule that it breaks.
 #[test]
+#[ignore = "`make test-all` runs it: some bugs need thousands of worlds"]
 fn every_bug_of_notices_is_noticed() {
-    let bugs: &[(Bug, &str, u64)] = &[
-        (Bug::LowestStep, "q", 36),
-        (Bug::OldAnswer, "q", 0),
-        (Bug::EarlyLeaver, "u", 0),
-        (Bug::NewNumber, "t v", 14),
-        (Bug::ForgottenNotice, "r", 10),
-        (Bug::ExitIsSuccess, "t", 14),
-        (Bug::FreeRoundsCount, "s", 108),
-        (Bug::UnnoticedWork, "q", 1_437),
-        (Bug::EndlessPhase, "p", 695),
+    let bugs: &[(Bug, &str)] = &[
+        (Bug::LowestStep, "q"),
+        (Bug::OldAnswer, "q"),
+        (Bug::EarlyLeaver, "u"),
+        (Bug::NewNumber, "t v"),
+        (Bug::ForgottenNotice, "r"),
+        (Bug::ExitIsSuccess, "t"),
+        (Bug::FreeRoundsCount, "s"),
+        (Bug::UnnoticedWork, "q"),
+        (Bug::EndlessPhase, "p"),
     ];
     assert_noticed(World::with_notices, bugs);
 }

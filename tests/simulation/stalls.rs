@@ -46,14 +46,15 @@ fn stall_worlds_are_repeatable() {
 
 /// Each planted bug is found by the rule that it breaks.
 #[test]
+#[ignore = "`make test-all` runs it: some bugs need thousands of worlds"]
 fn every_bug_of_stalls_is_noticed() {
-    let bugs: &[(Bug, &str, u64)] = &[
-        (Bug::HiddenSteps, "ae ag", 1),
-        (Bug::ForgottenPauses, "ae", 24),
-        (Bug::EternalWait, "af", 5),
-        (Bug::LostStallEnds, "12", 0),
-        (Bug::LostLook, "ah", 0),
-        (Bug::OldDigest, "ai", 13),
+    let bugs: &[(Bug, &str)] = &[
+        (Bug::HiddenSteps, "ae ag"),
+        (Bug::ForgottenPauses, "ae"),
+        (Bug::EternalWait, "af"),
+        (Bug::LostStallEnds, "12"),
+        (Bug::LostLook, "ah"),
+        (Bug::OldDigest, "ai"),
     ];
     assert_noticed(World::with_stalls, bugs);
 }

@@ -64,63 +64,66 @@ fn takeover_worlds_are_repeatable() {
 
 /// Each planted bug is found by one of the rules that it breaks.
 #[test]
+#[ignore = "`make test-all` runs it: some bugs need thousands of worlds"]
 fn every_takeover_bug_is_noticed() {
-    let bugs: &[(Bug, &str, u64)] = &[
-        (Bug::UnchainedWorkers, "b f", 76),
-        (Bug::NoWaitForOthers, "b", 355),
-        (Bug::EarlyEffects, "d", 131),
-        (Bug::DeathNoticeOfPlace, "a b", 3_057),
-        (Bug::Overtime, "b d f", 13),
-        (Bug::IgnoredReplica, "d g", 0),
-        (Bug::NoKeeper, "b", 0),
-        (Bug::NoTimeouts, "g i", 0),
-        (Bug::EagerDials, "g", 303),
-        (Bug::NoTimeoutsOfVoters, "g", 0),
-        (Bug::LeaseFromReceipt, "e", 60),
-        (Bug::ShortVoterLease, "a f", 0),
-        (Bug::NoTimeForKeepers, "f", 184),
-        (Bug::VoteUnderLease, "a", 12),
-        (Bug::LeftFromReceipt, "f", 565),
-        (Bug::UnreportedWorkers, "f", 439),
-        (Bug::EarlyReady, "b", 0),
-        (Bug::EarlyVotesCount, "a f", 85),
-        (Bug::SharedTerms, "c", 355),
-        (Bug::ClockStopsInSuspend, "a e", 1),
-        (Bug::DoubleRank, "1", 0),
-        (Bug::OneStore, "13", 0),
+    let bugs: &[(Bug, &str)] = &[
+        (Bug::UnchainedWorkers, "b f"),
+        (Bug::NoWaitForOthers, "b"),
+        (Bug::EarlyEffects, "d"),
+        (Bug::DeathNoticeOfPlace, "a b"),
+        (Bug::Overtime, "b d f"),
+        (Bug::IgnoredReplica, "d g"),
+        (Bug::NoKeeper, "b"),
+        (Bug::NoTimeouts, "g i"),
+        (Bug::EagerDials, "g"),
+        (Bug::NoTimeoutsOfVoters, "g"),
+        (Bug::LeaseFromReceipt, "e"),
+        (Bug::ShortVoterLease, "a f"),
+        (Bug::NoTimeForKeepers, "f"),
+        (Bug::VoteUnderLease, "a"),
+        (Bug::LeftFromReceipt, "f"),
+        (Bug::UnreportedWorkers, "f"),
+        (Bug::EarlyReady, "b"),
+        (Bug::EarlyVotesCount, "a f"),
+        (Bug::SharedTerms, "c"),
+        (Bug::ClockStopsInSuspend, "a e"),
+        (Bug::DoubleRank, "1"),
+        (Bug::OneStore, "13"),
     ];
     assert_noticed(World::new, bugs);
 }
 
 /// Each planted bug in the changes of the voters is found by one of the rules that it breaks.
 #[test]
+#[ignore = "`make test-all` runs it: some bugs need thousands of worlds"]
 fn every_bug_of_voter_changes_is_noticed() {
-    let bugs: &[(Bug, &str, u64)] = &[
-        (Bug::NoMute, "a d f", 1_456),
-        (Bug::OnlyNewList, "a d", 19),
-        (Bug::UnitedLists, "a d", 136),
-        (Bug::NewListAtOnce, "a d g", 19),
-        (Bug::SlotsByAddress, "a d i", 0),
-        (Bug::CountedNewcomer, "a d", 6),
-        (Bug::IgnorantCandidate, "d", 1_757),
-        (Bug::OldList, "a d f", 17),
-        (Bug::UninformedHosts, "a b d i", 12),
-        (Bug::SilentVoter, "d i", 21),
+    let bugs: &[(Bug, &str)] = &[
+        (Bug::NoMute, "a d f"),
+        (Bug::OnlyNewList, "a d"),
+        (Bug::UnitedLists, "a d"),
+        (Bug::NewListAtOnce, "a d g"),
+        (Bug::SlotsByAddress, "a d i"),
+        (Bug::CountedNewcomer, "a d"),
+        (Bug::IgnorantCandidate, "d"),
+        (Bug::OldList, "a d f"),
+        (Bug::UninformedHosts, "a b d i"),
+        (Bug::SilentVoter, "d i"),
     ];
     assert_noticed(World::with_aimed_faults, bugs);
 }
 
 /// Each planted bug in the birth of jobs, and in the return of hosts, is found by one of the rules that it breaks.
 #[test]
+#[ignore = "`make test-all` runs it: some bugs need thousands of worlds"]
 fn every_bug_of_births_is_noticed() {
-    let bugs: &[(Bug, &str, u64)] = &[
-        (Bug::StrangersDropped, "b j l", 12),
-        (Bug::UninformedHosts, "b j l", 333),
-        (Bug::UnshownEnds, "m", 2_707),
-        (Bug::YieldIsAnEnd, "n", 129),
-        (Bug::NoYield, "k", 1_604),
-        (Bug::PatientElder, "ar", 834),
-        (Bug::OnlyLeadersShow, "b j", 12),
+    let bugs: &[(Bug, &str)] = &[
+        (Bug::StrangersDropped, "b j l"),
+        (Bug::UninformedHosts, "b j l"),
+        (Bug::UnshownEnds, "m"),
+        (Bug::YieldIsAnEnd, "n"),
+        (Bug::NoYield, "k"),
+        (Bug::PatientElder, "ar"),
+        (Bug::OnlyLeadersShow, "b j"),
     ];
     assert_noticed(World::with_lost_states, bugs);
 }
