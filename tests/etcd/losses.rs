@@ -47,73 +47,6 @@ fn replace_leader(job: &mut Job<'_>) {
     assert!(!logs.contains("began elsewhere"), "{logs}");
 }
 
-/// The leader writes its record again whenever the key is deleted, and no worker notices. The state of the job survives a later loss of the
-/// leader.
-#[test]
-fn key_is_deleted() {
-    let sandbox = Sandbox::new();
-    let Some(etcd) = Cluster::start(&sandbox, 1) else { return };
-    let mut job = Job::new(&sandbox, etcd.endpoints(), FLAGS);
-    job.run(3);
-    for _ in 0..2 {
-        etcd.control(&format!("del {KEY}"));
-        etcd.wait_for_writes(LONG);
-    }
-    assert_undisturbed(&mut job);
-    replace_leader(&mut job);
-    assert_eq!(job.count_leaderships(), 2);
-    job.end();
-}
-
-/// A job whose key was deleted while it ran ends with 0, and the key has its outcome.
-#[test]
-fn job_ends_after_its_key_was_deleted() {
-    let sandbox = Sandbox::new();
-    let Some(etcd) = Cluster::start(&sandbox, 1) else { return };
-    let orders: Vec<_> = (0..2).map(|rank| sandbox.orders(rank)).collect();
-    let words = etcd.words("--max-restarts 0 --no-python obey.sh");
-    let mut agents: Vec<_> = (0..2).map(|_| sandbox.ragent(&words).start()).collect();
-    for agent in &mut agents {
-        agent.logs("worker started");
-    }
-    etcd.control(&format!("del {KEY}"));
-    etcd.wait_for_writes(LONG);
-    for orders in &orders {
-        orders.give("exit 0");
-    }
-    for agent in agents {
-        agent.end().assert_code(0);
-    }
-    let words =
-        format!("doctor --rdzv-backend etcd --rdzv-endpoint {} --rdzv-id j", etcd.endpoints());
-    let found = sandbox.ragent(&words).run();
-    assert!(found.stdout.contains("job `j` has ended"), "{}", found.stdout);
-}
-
-/// The key is deleted while the leader does not reach etcd. Another agent leads with the state of the job when the leader's lease is over.
-/// The restart is not charged.
-#[test]
-fn key_is_deleted_while_the_leader_is_unreachable() {
-    let sandbox = Sandbox::new();
-    let Some(mut etcd) = Cluster::start(&sandbox, 3) else { return };
-    let (lost, others) = etcd.follower();
-    let mut job = Job::new(&sandbox, others, FLAGS);
-    job.start_agent_at(&etcd.endpoint(lost));
-    job.agents[0].logs("elected; coordinating the job");
-    job.run(2);
-    etcd.kill(lost);
-    etcd.control_others(lost, &format!("del {KEY}"));
-    let mut leader = job.agents.remove(0);
-    leader.logs("killing the workers of this node");
-    continues(&mut job);
-    etcd.restart(lost);
-    job.agents.push(leader);
-    continues(&mut job);
-    assert_eq!(job.status()["restarts_used"], 0);
-    assert_eq!(job.count_leaderships(), 2);
-    job.end();
-}
-
 /// etcd comes back empty, once before the leader's lease is over, and once afterwards. The job goes on with its state, and the restarts are
 /// not charged.
 #[test]
@@ -153,19 +86,6 @@ fn garbage_is_replaced() {
     let logs: String = job.agents.iter().map(|agent| agent.text(Stream::Stderr)).collect();
     assert_eq!(logs.matches(WARNING).count(), 2, "{logs}");
     replace_leader(&mut job);
-    job.end();
-}
-
-/// A job begins although its key has a value that is not a record. One agent reports that.
-#[test]
-fn job_begins_in_spite_of_garbage() {
-    let sandbox = Sandbox::new();
-    let Some(etcd) = Cluster::start(&sandbox, 1) else { return };
-    etcd.put_file(&vec![b'x'; 600 * 1024]);
-    let mut job = Job::new(&sandbox, etcd.endpoints(), FLAGS);
-    job.run(3);
-    let logs: String = job.agents.iter().map(|agent| agent.text(Stream::Stderr)).collect();
-    assert_eq!(logs.matches(WARNING).count(), 1, "{logs}");
     job.end();
 }
 

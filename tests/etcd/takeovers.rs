@@ -12,74 +12,6 @@ use crate::{
 pub(crate) const FLAGS: &str = "--nnodes 2:3 --max-restarts 0 --rdzv-conf \
                                 last_call_timeout=3600,shrink_timeout=0,join_settle=0";
 
-/// The record of a job that has succeeded does not bind another job of the same name. That job has a budget of its own.
-#[test]
-fn next_job_of_the_name_begins() {
-    let sandbox = Sandbox::new();
-    let Some(etcd) = Cluster::start(&sandbox, 1) else { return };
-    for _ in 0..2 {
-        let words = format!(
-            "--rdzv-backend etcd --rdzv-id j --rdzv-endpoint {} --nnodes 3 --no-python true",
-            etcd.endpoints()
-        );
-        let agents: Vec<_> = (0..3).map(|_| sandbox.ragent(&words).start()).collect();
-        for agent in agents {
-            let end = agent.end();
-            end.assert_code(0);
-            assert!(!end.stderr.contains("recovered round"), "{}", end.stderr);
-        }
-        assert_ne!(etcd.control(&format!("get {KEY} --keys-only")), "");
-    }
-}
-
-/// An agent that is stopped (SIGSTOP) while its job ends finds the outcome in etcd later. Its workers do not run again.
-#[test]
-fn stopped_agent_finds_the_outcome() {
-    let sandbox = Sandbox::new();
-    let Some(etcd) = Cluster::start(&sandbox, 1) else { return };
-    let orders: Vec<_> = (0..3).map(|rank| sandbox.orders(rank)).collect();
-    let words = format!(
-        "--rdzv-backend etcd --rdzv-id j --rdzv-endpoint {} {FLAGS} --no-python obey.sh",
-        etcd.endpoints()
-    );
-    let mut agents: Vec<_> = (0..3).map(|_| sandbox.ragent(&words).start()).collect();
-    for agent in &mut agents {
-        agent.logs("worker started");
-    }
-    let stopped = agents.remove(0);
-    stopped.signal(Signal::SIGSTOP);
-    for agent in &mut agents {
-        agent.logs("worker started");
-    }
-    for orders in &orders[..2] {
-        orders.give("exit 0");
-    }
-    for agent in agents {
-        agent.end().assert_code(0);
-    }
-    stopped.signal(Signal::SIGCONT);
-    let end = stopped.end();
-    end.assert_code(0);
-    assert_eq!(end.stderr.matches("worker started").count(), 1, "{}", end.stderr);
-}
-
-/// A job of one node without a name gets its own name, so that others do not take part in it.
-#[test]
-fn job_of_one_node_without_a_name() {
-    let sandbox = Sandbox::new();
-    let Some(etcd) = Cluster::start(&sandbox, 1) else { return };
-    let words = format!(
-        "--rdzv-backend etcd --rdzv-endpoint {} --no-python printenv TORCHELASTIC_RUN_ID",
-        etcd.endpoints()
-    );
-    let names = [(); 2].map(|()| {
-        let end = sandbox.ragent(&words).run();
-        end.assert_code(0);
-        end.stdout
-    });
-    assert!(names[0] != names[1] && !names.contains(&"none\n".to_owned()), "{names:?}");
-}
-
 /// The leader's agent is killed. Its keeper reports that to the members with the lowest ranks, and one of them leads. The others continue
 /// at once and without a charge, and a new agent joins them.
 #[test]
@@ -143,21 +75,5 @@ fn leader_leaves() {
     end.assert_code(8);
     end.assert_stderr(&["left the job because of SIGTERM"]);
     assert_eq!(job.status()["restarts_used"], 0);
-    job.end();
-}
-
-/// All agents are killed. A job of the same name that is started later waits for the end of the old leader's lease, and continues after its
-/// last round.
-#[test]
-fn all_agents_are_killed() {
-    let sandbox = Sandbox::new();
-    let Some(etcd) = Cluster::start(&sandbox, 1) else { return };
-    let mut job = Job::new(&sandbox, etcd.endpoints(), FLAGS);
-    job.run(3);
-    for agent in std::mem::take(&mut job.agents) {
-        agent.signal(Signal::SIGKILL);
-        job.end_of(agent);
-    }
-    job.run(3);
     job.end();
 }

@@ -10,7 +10,6 @@ use support::{
 
 mod elected_job;
 mod records;
-mod returning;
 mod state_files;
 #[path = "../support/mod.rs"]
 mod support;
@@ -74,33 +73,6 @@ fn unreachable_node_is_left_out_and_taken_back() {
     }
 }
 
-/// Interruptions of half a second, a second and a second and a half have no effect: no node is lost, and no worker is stopped.
-///
-/// The link stays up. Otherwise the addresses on it would have to be resolved again, which takes longer.
-#[test]
-fn blips_cost_nothing() {
-    if !may_make_networks() {
-        return;
-    }
-    let network = Network::new("blip", 3);
-    let sandbox = Sandbox::with_standbys();
-    let [mut host, mut other, blipping] = three_agents(&network, &sandbox);
-    for millis in [500, 1000, 1500] {
-        network.block(3);
-        let_pass(Duration::from_millis(millis));
-        network.unblock(3);
-        // Longer than the lease after which a node is lost.
-        let_pass(LEASE);
-    }
-    // The next log lines of all agents must come from this signal.
-    blipping.signal(Signal::SIGTERM);
-    let line = host.logs("round ended");
-    assert!(line.contains("node_left"), "{line}");
-    other.logs("nodes=2 world_size=2");
-    assert!(!host.text(Stream::Stderr).contains("node lost"), "{:?}", host);
-    assert!(!blipping.end().stderr.contains("lease has ended"));
-}
-
 /// A link that is cut in one direction counts as cut. A node that receives no answer kills its workers although its messages arrive. A node
 /// whose messages do not arrive is lost although it receives. In both cases the other nodes go on, and admit it again after the repair.
 #[test]
@@ -128,68 +100,6 @@ fn link_that_is_cut_one_way() {
     }
 }
 
-/// If half of the nodes are unreachable, their workers are dead before the other half goes on, which has the host. The unreachable nodes
-/// wait, and all train again after the repair.
-#[test]
-fn half_of_the_nodes_are_unreachable() {
-    if !may_make_networks() {
-        return;
-    }
-    let network = Network::new("half", 6);
-    let sandbox = Sandbox::with_standbys();
-    let mut agents = agents::<6>(&network, &sandbox, "2:6");
-    let workers = agents.each_mut().map(Program::worker);
-    for node in 4..=6 {
-        network.cut(node);
-    }
-    let (stay, cut) = agents.split_at_mut(3);
-    for agent in &mut *stay {
-        agent.logs("nodes=3 world_size=3");
-        agent.worker();
-    }
-    for (agent, worker) in cut.iter_mut().zip(&workers[3..]) {
-        assert!(!is_alive(worker.pid()), "two groups train at once");
-        agent.logs("the lease has ended");
-    }
-    for node in 4..=6 {
-        network.heal(node);
-    }
-    for agent in &mut agents {
-        let line = agent.logs("nodes=6 world_size=6");
-        assert!(line.contains("restart_count=0"), "{line}");
-        agent.worker();
-    }
-}
-
-/// A link that goes up and down repeatedly stops the other nodes only briefly. They go on without the node or with it, and all are members
-/// once the link stays up.
-#[test]
-fn flapping_link() {
-    if !may_make_networks() {
-        return;
-    }
-    let network = Network::new("flap", 4);
-    let sandbox = Sandbox::with_standbys();
-    let mut agents = agents::<4>(&network, &sandbox, "2:4");
-    for agent in &mut agents {
-        agent.worker();
-    }
-    for millis in [800, 3500, 300, 1200, 3500, 200] {
-        network.cut(4);
-        let_pass(Duration::from_millis(millis));
-        network.heal(4);
-        let_pass(Duration::from_millis(700));
-        if millis > 3000 {
-            // Each of the long interruptions causes two rounds, of three nodes and of four again.
-            for agent in &mut agents[..3] {
-                agent.logs("nodes=3 world_size=3");
-                let line = agent.logs("nodes=4 world_size=4");
-                assert!(line.contains("restart_count=0"), "{line}");
-            }
-        }
-    }
-}
-
 /// The store of a round accepts only its members. A worker of an older round, on a node that is not a member, cannot use it even if it
 /// knows the port.
 #[test]
@@ -212,31 +122,6 @@ fn stale_worker_reaches_no_newer_store() {
         );
         let end = network.program(&sandbox, node, "bash").arg("-c").arg(ask).run();
         assert_eq!(end.stdout.trim_end(), answer, "node {node}: {}", end.stderr);
-    }
-}
-
-/// If the coordinator's node is unreachable, no node trains without it. When it is back, one new round of all nodes trains again, without a
-/// charge.
-#[test]
-fn unreachable_host_is_waited_for() {
-    if !may_make_networks() {
-        return;
-    }
-    let network = Network::new("host", 8);
-    let sandbox = Sandbox::with_standbys();
-    let mut agents = agents::<8>(&network, &sandbox, "2:8");
-    for agent in &mut agents {
-        agent.worker();
-    }
-    network.cut(1);
-    for agent in &mut agents[1..] {
-        agent.logs("the lease has ended");
-    }
-    network.heal(1);
-    for agent in &mut agents {
-        let line = agent.logs("nodes=8 world_size=8");
-        assert!(line.contains("restart_count=0"), "{line}");
-        agent.worker();
     }
 }
 

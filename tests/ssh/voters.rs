@@ -45,24 +45,6 @@ fn first_host_is_lost() {
     succeeds(launch, &orders, 3);
 }
 
-/// The launch ends when a majority of the voters' hosts is lost, although enough hosts for the job are left.
-#[test]
-fn majority_is_lost() {
-    let Some(cluster) = Cluster::new("major", 4) else { return };
-    let words = format!("--nnodes 1:4 {ELASTIC},voters=3 --no-python obey.sh");
-    let (mut launch, _orders) = running(&cluster, &words, 4);
-    launch.logs("the job needs 2 of its 3 voters to begin and to continue");
-    // The third host has no voter.
-    for node in [1, 2] {
-        cluster.network.kill_all(node);
-        launch.logs("host lost");
-    }
-    let end = launch.end();
-    end.assert_code(1);
-    end.assert_stderr(&["too few hosts are left; stopping the others"]);
-    cluster.wait_until_nothing_left();
-}
-
 /// A relay that receives a signal ends its agent. The job goes on without its host.
 #[test]
 fn signalled_relay_ends_its_agent() {
