@@ -79,31 +79,6 @@ fn driver_is_closed_without_workers() {
     drop(host.end());
 }
 
-/// After a listed exit code the job closes on every node, even with restarts left. After other codes it restarts.
-#[test]
-fn exit_code_asks_for_no_restart() {
-    let sandbox = Sandbox::with_standbys();
-    let orders = [0, 1].map(|rank| sandbox.orders(rank));
-    let job = Job::new(&sandbox, "--nnodes 2 --max-restarts 5");
-    let flags = "--no-restart-exit-codes 64,65 --no-python obey.sh";
-    let mut host = job.host(flags);
-    let mut guest = job.guest(flags);
-    workers([&mut host, &mut guest]);
-    orders[1].give("exit 66");
-    assert_eq!(numbers(&workers([&mut host, &mut guest]), "restart"), [1, 1]);
-    orders[1].give("exit 65");
-    let (host, guest) = (host.end(), guest.end());
-    assert_eq!(host.report(), guest.report());
-    for part in [
-        "exited with code 65",
-        "1 restart was used, its exit code is listed in `--no-restart-exit-codes`",
-    ] {
-        assert!(host.report().contains(part), "no `{part}` in:\n{}", host.report());
-    }
-    host.assert_code(1);
-    sandbox.assert_nothing_left();
-}
-
 /// A job that has failed stays closed when a service manager starts its agents again, each on its own. They report its outcome, and start
 /// nothing.
 #[test]
@@ -147,69 +122,6 @@ fn closed_job_stays_closed() {
     host.logs("admitted; starting workers");
     host.end().assert_code(1);
     guest.end().assert_code(1);
-}
-
-/// A worker that fails because it is stopped is not counted. Only the first failure is reported.
-#[test]
-fn victims_are_not_the_first_failure() {
-    let sandbox = Sandbox::with_standbys();
-    let orders = [0, 1].map(|rank| sandbox.orders(rank));
-    let job = Job::new(&sandbox, "--nnodes 2 --shutdown-timeout 300");
-    let mut host = job.host("--no-python obey.sh");
-    let mut guest = job.guest("--no-python obey.sh");
-    workers([&mut host, &mut guest]);
-    orders[0].give("trap 'echo victim; exit 9' TERM; echo armed");
-    host.prints("armed");
-    orders[1].give("exit 7");
-    host.prints("victim");
-    let end = host.end();
-    assert!(end.report().contains("exited with code 7"), "{}", end.report());
-    assert!(!end.report().contains("more failed"), "{}", end.report());
-    guest.end().assert_code(1);
-}
-
-/// The number of restarts belongs to the job. It is the same on every node after failures on any of them.
-#[test]
-fn restart_count_is_the_same_on_every_node() {
-    let sandbox = Sandbox::with_standbys();
-    let job = Job::new(&sandbox, "--nnodes 2 --max-restarts 2");
-    let mut host = job.host("--no-python stay.sh");
-    let mut guest = job.guest("--no-python stay.sh");
-    let first = workers([&mut host, &mut guest]);
-    assert_eq!(numbers(&first, "restart"), [0, 0]);
-    first[1].signal(Signal::SIGKILL);
-    let second = workers([&mut host, &mut guest]);
-    assert_eq!(numbers(&second, "restart"), [1, 1]);
-    assert_eq!(numbers(&second, "rank"), numbers(&first, "rank"));
-    second[0].signal(Signal::SIGKILL);
-    let third = workers([&mut host, &mut guest]);
-    assert_eq!(numbers(&third, "restart"), [2, 2]);
-    third[1].signal(Signal::SIGKILL);
-    let (host, guest) = (host.end(), guest.end());
-    assert_eq!(host.report(), guest.report());
-    assert!(host.report().contains("2 restarts were used"), "{}", host.report());
-}
-
-/// A node whose workers have succeeded waits for the other nodes, and takes part again if they
-/// fail.
-#[test]
-fn success_of_one_node_is_not_the_end() {
-    let sandbox = Sandbox::with_standbys();
-    let orders = [0, 1].map(|rank| sandbox.orders(rank));
-    let job = Job::new(&sandbox, "--nnodes 2 --max-restarts 1");
-    let mut host = job.host("--no-python obey.sh");
-    let mut guest = job.guest("--no-python obey.sh");
-    workers([&mut host, &mut guest]);
-    orders[1].give("exit 0");
-    guest.logs("waiting for the other nodes");
-    orders[0].give("exit 1");
-    let again = workers([&mut host, &mut guest]);
-    assert_eq!(numbers(&again, "restart"), [1, 1]);
-    orders[1].give("exit 0");
-    orders[0].give("exit 0");
-    host.end().assert_code(0);
-    guest.end().assert_code(0);
-    sandbox.assert_nothing_left();
 }
 
 /// The next round begins only when the last process of the previous round is gone on every node. Here the worker of one node ignores
@@ -277,19 +189,4 @@ fn oldest_error_file_is_the_root_cause() {
         assert!(host.report().contains(part), "no `{part}` in:\n{}", host.report());
     }
     sandbox.assert_nothing_left();
-}
-
-/// An error file that a worker writes because it is being stopped is a consequence, not a cause.
-#[test]
-fn error_files_of_stopped_workers_do_not_count() {
-    let sandbox = Sandbox::with_standbys();
-    let orders = [0, 1].map(|rank| sandbox.orders(rank));
-    let words = "--nproc-per-node 2 --shutdown-timeout 300 --no-python obey.sh";
-    let mut agent = sandbox.ragent(words).start();
-    agent.workers(2);
-    orders[1].give("trap 'echo \"{}\" >$TORCHELASTIC_ERROR_FILE; exit 1' TERM; echo armed");
-    agent.prints("armed");
-    orders[0].give("exit 7");
-    let end = agent.end();
-    assert!(end.report().contains("rank      : 0 (local_rank: 0)"), "{}", end.report());
 }

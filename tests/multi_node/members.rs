@@ -43,32 +43,6 @@ fn newcomer_is_taken_in() {
     assert_eq!(rounds, [Some(1), Some(2)], "{}", read.stdout);
 }
 
-/// A node without room waits as a spare and disturbs no other node. It replaces a lost member at once, although the job would wait an hour
-/// for that member.
-#[test]
-fn spare_takes_the_place_of_a_lost_member() {
-    let sandbox = Sandbox::with_standbys();
-    let job = Job::new(&sandbox, "--nnodes 2 --rdzv-conf shrink_timeout=3600,join_timeout=7200");
-    let mut host = job.host("--no-python stay.sh");
-    let mut guest = job.guest("--no-python stay.sh");
-    workers([&mut host, &mut guest]);
-    let mut spare = job.guest("--no-python stay.sh");
-    spare.logs("this node is a spare");
-    let status = job.status();
-    assert_eq!(status["round"], 1);
-    // A spare is not ready before its standbys are.
-    let is_preparing = sandbox.has_standbys() && status["nodes"][2]["state"] == "preparing";
-    assert!(is_preparing || status["nodes"][2]["state"] == "spare", "{status:#}");
-    if sandbox.has_standbys() {
-        spare.logs(READY);
-    }
-    guest.signal(Signal::SIGKILL);
-    let both = workers([&mut host, &mut spare]);
-    assert_eq!(numbers(&both, "group_rank"), [0, 1]);
-    assert_eq!(numbers(&both, "world_size"), [2, 2]);
-    assert_eq!(numbers(&both, "restart"), [0, 0]);
-}
-
 /// A spare that is not needed ends with the job, and its report shows that it has run nothing.
 #[test]
 fn spare_succeeds_with_the_job() {
@@ -91,43 +65,6 @@ fn spare_succeeds_with_the_job() {
     let report: Value = serde_json::from_str(&report).unwrap();
     assert_eq!((&report["result"], &report["exit_code"]), (&"not_run".into(), &0.into()));
     sandbox.assert_nothing_left();
-}
-
-/// Nodes may have different numbers of workers. Global ranks have no gaps, in the order of the nodes.
-#[test]
-fn nodes_may_differ_in_size() {
-    let sandbox = Sandbox::with_standbys();
-    let job = Job::new(&sandbox, "--nnodes 2");
-    let mut host = job.host("--nproc-per-node 1 --node-rank 1 --no-python fail.sh 0");
-    let mut guest = job.guest("--nproc-per-node 3 --node-rank 0 --no-python fail.sh 0");
-    let (one, three) = (host.workers(1), guest.workers(3));
-    let rank = |worker: &crate::support::Worker| worker.number("rank");
-    assert_eq!(three.iter().map(rank).collect::<Vec<_>>(), [0, 1, 2]);
-    assert_eq!(one.iter().map(rank).collect::<Vec<_>>(), [3]);
-    assert_eq!(one[0].number("world_size"), 4);
-    host.end().assert_code(0);
-    guest.end().assert_code(0);
-}
-
-/// If nodes are missing, the agents log it, and after the join timeout every node ends with the
-/// same message.
-#[test]
-fn missing_nodes_are_counted() {
-    // No worker is started.
-    let sandbox = Sandbox::new();
-    let job = Job::new(&sandbox, "--nnodes 3 --rdzv-conf join_timeout=2");
-    let mut host = job.host("--no-python stay.sh");
-    let guest = job.guest("--no-python stay.sh");
-    host.logs("waiting");
-    for agent in [host, guest] {
-        let end = agent.end();
-        end.assert_code(1);
-        end.assert_stderr(&[
-            "only 2 of at least 3 nodes had joined after 2 s; 1 missing",
-            "hint: ",
-        ]);
-        assert_eq!(end.stdout, "");
-    }
 }
 
 /// Agents that start at the same moment agree on one of them as the host.
@@ -161,35 +98,6 @@ fn workers_reach_their_store_over_ipv6() {
     host.end().assert_code(0);
     guest.end().assert_code(0);
     sandbox.assert_nothing_left();
-}
-
-/// The console of a node has the output of its own workers only.
-#[test]
-fn consoles_are_not_mixed() {
-    let sandbox = Sandbox::with_standbys();
-    let job = Job::new(&sandbox, "--nnodes 2");
-    let mut host = job.host("--no-python stay.sh");
-    let mut guest = job.guest("--no-python stay.sh");
-    workers([&mut host, &mut guest]);
-    assert_eq!(host.text(Stream::Stdout).lines().count(), 1);
-    assert_eq!(guest.text(Stream::Stdout).lines().count(), 1);
-}
-
-/// A job with whole units keeps the surplus node as a spare, and admits it with the next one.
-#[test]
-fn whole_units_take_part() {
-    let sandbox = Sandbox::with_standbys();
-    let flags = "--nnodes 2:4:2 --rdzv-conf last_call_timeout=1,join_settle=0";
-    let job = Job::new(&sandbox, flags);
-    let mut host = job.host("--no-python stay.sh");
-    let mut guest = job.guest("--no-python stay.sh");
-    let both = workers([&mut host, &mut guest]);
-    assert_eq!(numbers(&both, "world_size"), [2, 2]);
-    let mut third = job.guest("--no-python stay.sh");
-    third.logs("this node is a spare");
-    let mut fourth = job.guest("--no-python stay.sh");
-    let all = workers([&mut host, &mut guest, &mut third, &mut fourth]);
-    assert_eq!(numbers(&all, "world_size"), [4; 4]);
 }
 
 /// A coordinator does not answer for ten seconds, as while its machine is suspended. It is not taken for another program. A new node warns,
