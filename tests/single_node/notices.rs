@@ -57,57 +57,6 @@ fn all_ranks_save_before_the_job_ends() {
     sandbox.assert_nothing_left();
 }
 
-/// One rank may save everything. A worker that exits with 0 after it has saved is not taken for a success.
-#[test]
-fn one_rank_may_save_everything() {
-    let sandbox = Sandbox::with_standbys();
-    let (mut agent, orders) = start(&sandbox, "");
-    agent.signal(Signal::SIGTERM);
-    agent.logs("notice 1:");
-    orders[1].give("exit(0)");
-    orders[0].give("saved(7, 1, whole=True); exit(0)");
-    agent.end().assert_code(5);
-}
-
-/// If not all ranks save, the job ends when the time is over, with 8. The ranks are named. A second signal ends it at once.
-#[test]
-fn notice_ends_without_checkpoints() {
-    let sandbox = Sandbox::with_standbys();
-    let orders = [0, 1].map(|rank| sandbox.orders(rank));
-    let words = "--nproc-per-node 2 --notice 1.5 --no-python steps.py";
-    let mut agent = sandbox.ragent(words).start();
-    agent.workers(2);
-    agent.signal(Signal::SIGTERM);
-    agent.logs("notice 1:");
-    orders[0].give("saved(7, 1)");
-    let end = agent.end();
-    end.assert_code(8);
-    end.assert_stderr(&["notice 1: over after 1.5 s; these ranks of this node have not saved: 1"]);
-    for signal in [Signal::SIGINT, Signal::SIGHUP] {
-        let sandbox = Sandbox::with_standbys();
-        let (mut agent, _orders) = start(&sandbox, "");
-        agent.signal(Signal::SIGTERM);
-        agent.logs("notice 1:");
-        agent.signal(signal);
-        agent.end().assert_code(8);
-    }
-}
-
-/// The time of a source is shorter than `--notice`, but not longer.
-#[test]
-fn source_may_give_less_time() {
-    for (given, counts) in [("60", "for 60 s"), ("3600", "for 300 s")] {
-        let sandbox = Sandbox::with_standbys();
-        let (mut agent, orders) = start(&sandbox, "");
-        let words = format!("notice end --in {given} spot is over");
-        sandbox.ragent(&words).run().assert_code(0);
-        let line = agent.logs("notice 1: the job ends (spot is over); all ranks may save");
-        assert!(line.contains(counts), "{line}");
-        give_all(&orders, "saved(3, 1)");
-        agent.end().assert_code(5);
-    }
-}
-
 /// `ragent notice` waits until all ranks have saved. It finds the agents of one job, and says if there is none.
 #[test]
 fn command_gives_a_notice_and_waits() {
@@ -198,21 +147,6 @@ fn program_may_print_notices() {
     sandbox.assert_nothing_left();
 }
 
-/// A checkpoint of a step that the worker has never reached is ignored, with a warning.
-#[test]
-fn checkpoint_of_the_future_is_ignored() {
-    let sandbox = Sandbox::with_standbys();
-    let (mut agent, orders) = start(&sandbox, "");
-    give_all(&orders, "report('X_RAGENT_STEP=7'); saved(800)");
-    agent.logs("a checkpoint of a step that it has never reached");
-    give_all(&orders, "saved(7); print('reported')");
-    agent.prints("reported");
-    agent.signal(Signal::SIGTERM);
-    agent.logs("notice 1:");
-    give_all(&orders, "saved(7, 1)");
-    agent.end().assert_code(5);
-}
-
 /// Workers know the newest step that all ranks have saved, and how many starts made no progress.
 #[test]
 fn variables_tell_of_the_past() {
@@ -234,35 +168,4 @@ fn variables_tell_of_the_past() {
     watch.prints(r#""saved_step":7"#);
     saved(&mut agent, &orders, "past 7 1");
     saved(&mut agent, &orders, "past 7 2");
-}
-
-/// Runs a job whose rank 0 reports these steps in each of its rounds, and then fails.
-fn failing(flags: &str, steps: &str) -> crate::support::End {
-    let sandbox = Sandbox::with_standbys();
-    let script = format!(
-        "import os, socket, time\n\
-         s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n\
-         n = int(os.environ['TORCHELASTIC_RESTART_COUNT'])\n\
-         for step in range(1, [{steps}][n] + 1):\n    \
-             s.sendto(b'X_RAGENT_STEP=%d' % step, os.environ['RAGENT_SOCKET'])\n    \
-             time.sleep(0.4)\n\
-         exit(3)\n"
-    );
-    fs::write(sandbox.path("fails.py"), script).unwrap();
-    sandbox.ragent(&format!("--max-restarts 3 {flags} --no-python python3 fails.py")).run()
-}
-
-/// A job that fails three times at the same step is closed with 6, although a restart is left. One that gets further, and
-/// one without the limit, is restarted as often as is allowed.
-#[test]
-fn job_without_progress_is_closed() {
-    let end = failing("", "3, 3, 3, 3");
-    end.assert_code(6);
-    end.assert_stderr(&[
-        "error: the job fails again and again before a new step; another start would too",
-        "rounds 1, 2, 3  at step 3",
-        "exited with code 3",
-    ]);
-    failing("", "1, 3, 5, 7").assert_code(1);
-    failing("--no-progress-limit 0", "2, 2, 2, 2").assert_code(1);
 }
