@@ -77,24 +77,6 @@ fn workers_do_not_outlive_agent_and_keeper() {
     sandbox.assert_nothing_left();
 }
 
-/// A single-node job has no lease. While its agent is stopped, no other process can start a second group, so its workers keep running.
-#[test]
-fn frozen_agent_of_a_single_node_keeps_its_workers() {
-    let sandbox = Sandbox::new();
-    let orders = sandbox.orders(0);
-    let mut agent = sandbox.ragent("--no-python obey.sh").start();
-    let worker = agent.worker();
-    agent.freeze(2 * LEASE);
-    // The agent has resumed once it has handled this.
-    orders.give("echo still here");
-    agent.prints("still here");
-    assert!(is_alive(worker.pid()));
-    orders.give("exit 0");
-    let end = agent.end();
-    end.assert_code(0);
-    assert_eq!(end.stdout.matches("worker rank=").count(), 1, "{}", end.stdout);
-}
-
 /// A stopped keeper is reported within seconds, and so is its return.
 #[test]
 fn keeper_that_does_not_answer_is_reported() {

@@ -28,42 +28,6 @@ fn hopping_and_uninterruptible_processes_die() {
     }
 }
 
-/// If its process group is killed, the agent dies too, and its keeper kills the rest.
-#[test]
-fn killed_process_group_leaves_nothing() {
-    let sandbox = Sandbox::with_standbys();
-    let lifeline = sandbox.lifeline("lifeline");
-    let words = "--nproc-per-node 2 --no-python litter.sh stubborn.sh";
-    let mut agent = sandbox.ragent(words).hold(&lifeline).start();
-    agent.workers(2);
-    agent.workers(2);
-    agent.signal_group(Signal::SIGKILL);
-    lifeline.wait_until_broken();
-    agent.wait_until_silent();
-    sandbox.assert_nothing_left();
-}
-
-/// An agent whose parent was killed goes on with its job, and ends when it is asked to.
-#[test]
-fn killed_parent_changes_nothing() {
-    let sandbox = Sandbox::with_standbys();
-    let lifeline = sandbox.lifeline("lifeline");
-    let (words, gate) = sandbox.job("--no-python litter.sh polite.sh");
-    let script = format!("{} {words}; :", env!("CARGO_BIN_EXE_ragent"));
-    let parent = sandbox.program("bash").arg("-c").arg(script).hold(&lifeline);
-    let mut parent = parent.gated_by(gate).start();
-    parent.worker();
-    let worker = parent.worker().pid();
-    let agent = children(parent.pid())[0];
-    parent.signal(Signal::SIGKILL);
-    assert!(is_alive(worker) && is_alive(agent));
-    kill(agent, Signal::SIGTERM);
-    parent.prints("saved rank=0 on TERM");
-    lifeline.wait_until_broken();
-    parent.wait_until_silent();
-    sandbox.assert_nothing_left();
-}
-
 /// In a delegated cgroup, workers run in a cgroup of their own, which is removed at the end.
 #[test]
 fn delegated_cgroup_is_used() {

@@ -339,24 +339,6 @@ fn nothing_is_left(moment: Moment, has_cgroup: bool, victims: impl Fn(u32, u32) 
     sandbox.wait_until_nothing_left();
 }
 
-/// If an agent is killed, no standby is left, in any state of the standby.
-#[test]
-fn killed_agent_leaves_no_standby() {
-    for moment in MOMENTS {
-        nothing_is_left(moment, false, |agent, _| vec![agent]);
-        nothing_is_left(moment, true, |agent, _| vec![agent]);
-    }
-}
-
-/// The same if a keeper is killed.
-#[test]
-fn killed_keeper_leaves_no_standby() {
-    for moment in MOMENTS {
-        nothing_is_left(moment, false, |_, keeper| vec![keeper]);
-        nothing_is_left(moment, true, |_, keeper| vec![keeper]);
-    }
-}
-
 /// The same if both are killed at the same instant.
 #[test]
 fn killed_agent_and_keeper_leave_no_standby() {

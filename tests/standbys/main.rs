@@ -12,7 +12,6 @@ mod output;
 mod processes;
 mod resources;
 mod rounds;
-mod running;
 mod script_variables;
 
 #[path = "../support/mod.rs"]
