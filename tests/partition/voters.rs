@@ -35,30 +35,6 @@ fn host_of_the_only_endpoint_is_lost() {
     job.runs_on(&ElectedJob::without(&[next.node]));
 }
 
-/// The agents find each other by a search, and the job does not depend on the host that was found. When it is lost, another member leads.
-/// The host returns without its state, finds the job by a search, and joins it as a member.
-#[test]
-fn host_found_by_search_is_lost() {
-    if !may_make_networks() {
-        return;
-    }
-    let (mut job, round) = ElectedJob::start_by_search("vauto", &ElectedJob::all());
-    let leader = job.leader(WITNESS);
-    let [witness, ..] = ElectedJob::without(&[leader.node])[..] else { panic!("others are left") };
-    job.knows_voters(leader, &ElectedJob::all());
-    job.network.cut(leader.node);
-    let next = job.next_leader(witness, leader);
-    job.runs_on(&ElectedJob::without(&[leader.node]));
-    ElectedJob::assert_dead(&round, &[leader.node]);
-    job.lose_host(leader.node);
-    job.network.heal(leader.node);
-    job.start_agent(leader.node);
-    job.runs_on(&ElectedJob::all());
-    assert_eq!(job.leader(leader.node), next);
-    assert_eq!(job.count_elections(), 2);
-    job.end();
-}
-
 /// The leader's packets are lost, but it receives those of the others. Another voter leads.
 #[test]
 fn leader_is_mute() {
@@ -75,43 +51,6 @@ fn leader_is_mute() {
     job.runs_on(&ElectedJob::all());
     assert_eq!(job.leader(leader.node), successor);
     job.end();
-}
-
-/// The host of the endpoint is separated from its job, has lost its state, and begins another job with a new node. When the network is
-/// repaired, the younger job closes with exit code 3. Its agents join the elder job when they are started again.
-#[test]
-fn two_jobs_meet() {
-    if !may_make_networks() {
-        return;
-    }
-    let elder = [2, 3];
-    let younger = [1, 4];
-    let (mut job, _) = ElectedJob::start_at_one_endpoint_on("rmeet", &[1, 2, 3]);
-    let uid = job.uid();
-    let leader = job.leader(2);
-    job.agent(leader.node).logs("the voters have changed");
-    job.network.split(&younger);
-    job.lose_host(1);
-    job.runs_on(&elder);
-    job.forget_round();
-    for node in younger {
-        job.start_agent(node);
-    }
-    job.runs_on(&younger);
-    job.network.unite(&younger);
-    for node in younger {
-        let end = job.wait_for_end(node);
-        end.assert_code(3);
-        end.assert_stderr(&["another job of this name", "hint: start the agents again"]);
-    }
-    for node in younger {
-        job.start_agent(node);
-    }
-    job.forget_round();
-    job.runs_on(&[1, 2, 3, 4]);
-    assert_eq!(job.uid(), uid);
-    // No rule holds for the records of two jobs.
-    job.kill_agents();
 }
 
 /// Voters that share a secret elect the next leader, and a host that is back joins them. Without the secret, no node

@@ -63,14 +63,11 @@ fn becomes_the_program() {
 #[test]
 fn mistakes_are_reported() {
     let sandbox = Sandbox::new();
-    let unknown = |start: Start| start.env("OMPI_MCA_orte_hnp_uri", "");
     for (start, expected) in [
         (sandbox.ragent("rank -- true"), "not started by a supported launcher"),
-        (unknown(rank(&sandbox, 1, 100, "rank -- true")), "does not provide the host of rank 0"),
         (rank(&sandbox, 0, 1, "rank -- no-such-program"), "`no-such-program` cannot be executed"),
         (rank(&sandbox, 0, 16, "rank -- true"), "the other ranks would connect to 10.9.8.7"),
         (rank(&sandbox, 9, 8, "rank -- true"), "`rank 9` and `8 ranks`"),
-        (rank(&sandbox, 0, 1, "rank --master-port 70000 -- true"), "70000"),
         (rank(&sandbox, 0, 1, "rank"), "<PROGRAM>"),
     ] {
         let end = start.run();
@@ -79,46 +76,10 @@ fn mistakes_are_reported() {
     }
 }
 
-/// An invalid address or port of rank 0 is refused, from a flag and from a variable.
-#[test]
-fn master_must_mean_something() {
-    let sandbox = Sandbox::new();
-    let refused = |start: Start, expected: &str| {
-        let end = start.arg("--").arg("env").run();
-        end.assert_code(2);
-        end.assert_stderr(&[expected]);
-        assert_eq!(end.stdout, "");
-    };
-    for port in ["abc", "99999", "0", "-1", "4000x"] {
-        let by_variable = rank(&sandbox, 0, 1, "rank").env("MASTER_PORT", port);
-        refused(by_variable, &format!("`MASTER_PORT={port}` is not a valid port of rank 0"));
-        let by_flag = rank(&sandbox, 0, 1, "rank --master-port").arg(port);
-        refused(by_flag, &format!("`--master-port {port}` is not a valid port of rank 0"));
-    }
-    for address in ["a b", "a\tb", "\u{7f}"] {
-        let by_variable = rank(&sandbox, 0, 1, "rank").env("MASTER_ADDR", address);
-        refused(by_variable, "`MASTER_ADDR=");
-        let by_flag = rank(&sandbox, 0, 1, "rank --master-addr").arg(address);
-        refused(by_flag, "`--master-addr ");
-    }
-    refused(
-        rank(&sandbox, 0, 1, "rank --master-addr").arg(""),
-        "`--master-addr ` is not a valid address of rank 0",
-    );
-    // Empty variables count as unset, as everywhere here.
-    let start = rank(&sandbox, 0, 1, "rank -- env").env("MASTER_ADDR", "").env("MASTER_PORT", "");
-    assert_eq!(variables(&start.run())["MASTER_ADDR"], "127.0.0.1");
-}
-
-/// An unknown flag is refused, not executed. All arguments after the program belong to it.
+/// All arguments after the program belong to it.
 #[test]
 fn flags_stand_before_the_program() {
     let sandbox = Sandbox::new();
-    for words in ["rank --bogus -- true", "rank --bogus true", "rank -z -- true"] {
-        let end = rank(&sandbox, 0, 1, words).run();
-        end.assert_code(2);
-        end.assert_stderr(&["unexpected argument", "--help"]);
-    }
     for (words, expected) in [
         ("rank -- echo -- --bogus --master-port 0", "-- --bogus --master-port 0\n"),
         ("rank echo -- --bogus", "-- --bogus\n"),
@@ -130,9 +91,9 @@ fn flags_stand_before_the_program() {
     }
 }
 
-/// Hints fit this command. They name the interpreter of a script, and no flags of an agent.
+/// A script without its interpreter is found, and the hint names the interpreter.
 #[test]
-fn hints_are_those_of_a_rank() {
+fn scripts_need_an_interpreter() {
     let sandbox = Sandbox::new();
     std::fs::write(sandbox.path("e.py"), "").unwrap();
     for program in ["e.py", "./e.py"] {
@@ -140,11 +101,4 @@ fn hints_are_those_of_a_rank() {
         end.assert_code(2);
         end.assert_stderr(&[&format!("hint: use `ragent rank -- python {program}`")]);
     }
-    let none = rank(&sandbox, 0, 1, "rank -- none.py").run();
-    assert!(!none.stderr.contains("python"), "{}", none.stderr);
-    let end = rank(&sandbox, 9, 8, "rank -- true").run();
-    end.assert_code(2);
-    end.assert_stderr(&["`rank 9` and `8 ranks`", "hint: ", "`mpirun` or `srun`"]);
-    assert!(!end.stderr.contains("--standalone"), "{}", end.stderr);
-    assert!(!end.stderr.contains("--rdzv-endpoint"), "{}", end.stderr);
 }

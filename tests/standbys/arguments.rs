@@ -5,20 +5,6 @@ use crate::{
     support::{Sandbox, children, keeper_of},
 };
 
-/// Modules of standbys must be names.
-#[test]
-fn bad_modules() {
-    let sandbox = Sandbox::new();
-    for value in ["a,,b", "1x", "a.", "a b", ",", "../a", "torch;json"] {
-        let end = sandbox.ragent("--no-python").arg(format!("--standby={value}")).arg("true").run();
-        end.assert_code(2);
-        let expected = format!("--standby {value}");
-        let other = format!("--standby={value}");
-        assert!(end.stderr.contains(&expected) || end.stderr.contains(&other), "{}", end.stderr);
-        assert!(!end.stderr.contains("INFO"), "{}", end.stderr);
-    }
-}
-
 /// Programs, scripts from stdin, and workers whose arguments depend on the round have no standbys,
 /// without a warning.
 #[test]

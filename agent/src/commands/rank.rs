@@ -261,4 +261,24 @@ mod tests {
             "this process was not started by a supported launcher"
         );
     }
+
+    /// An invalid address or port of rank 0 is refused, from a flag and from a variable. An empty variable counts as unset.
+    #[test]
+    fn master_must_mean_something() {
+        let refused = |env: &[(&str, &str)], flag: &str, expected: &str| {
+            let env = [&LAST_OF_MANY, env].concat();
+            let error = environment_of(&env, &format!("ragent rank {flag} true")).unwrap_err();
+            assert!(error.to_string().contains(expected), "{error}");
+        };
+        for port in ["abc", "99999", "0", "-1", "4000x"] {
+            let wrong = |source: &str| format!("`{source}{port}` is not a valid port of rank 0");
+            refused(&[("MASTER_PORT", port)], "", &wrong("MASTER_PORT="));
+            refused(&[], &format!("--master-port {port}"), &wrong("--master-port "));
+        }
+        for address in ["a b", "a\tb", "\u{7f}"] {
+            refused(&[("MASTER_ADDR", address)], "", "`MASTER_ADDR=");
+        }
+        refused(&[], "--master-addr=", "`--master-addr ` is not a valid address of rank 0");
+        refused(&[("MASTER_ADDR", "")], "", "does not provide the host of rank 0");
+    }
 }

@@ -79,7 +79,7 @@ mod tests {
             assert_eq!(read(on).unwrap(), ["torch", "torch._dynamo"], "{on}");
         }
         assert_eq!(read("json, xml.dom").unwrap(), ["json", "xml.dom"]);
-        for wrong in ["a,,b", "1x", "a b", "a.", "a;b", "a\tb"] {
+        for wrong in ["a,,b", "1x", "a b", "a.", "a;b", "a\tb", ",", "../a"] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
     }

@@ -302,6 +302,68 @@ fn values_sent_to_others_are_checked() {
     }
 }
 
+/// Times, signals, exit codes and other values that are not valid are repeated as typed.
+#[test]
+fn wrong_values_are_repeated() {
+    for line in [
+        "--hang-timeout 0",
+        "--hang-timeout inf",
+        "--hang-signal QUIT",
+        "--signal-workers all",
+        "--signals-to-forward SIGTERM",
+        "--signals-to-forward SIGKILL",
+        "--signals-to-forward SIGUSR1,USR2",
+        "--held-gpu-timeout -1",
+        "--no-restart-exit-codes 0",
+        "--no-restart-exit-codes 3,x",
+        "--no-restart-exit-codes 256",
+        "--notice -1",
+        "--notice soon",
+        "--notice-on SIGTERM",
+        "--notice-on SIGKILL",
+        "--notice-on SIGNOPE",
+        "--notice-on SIGUSR1=members",
+        "--notice-on SIGUSR1,USR1=save",
+        "--notice-command no-such-program",
+        "--notice-command 'open",
+        "--exclude-command no-such-program",
+        "--health gpu,disks",
+        "--health off,gpu",
+        "--health-check no-such-program",
+        "--health-check 'open",
+        "--health-timeout 0",
+        "--health-timeout 3601",
+        "--health-timeout soon",
+        "--no-progress-limit 1",
+        "--no-progress-limit 9",
+        "--no-progress-limit many",
+    ] {
+        let errors = mistakes(&format!("ragent {line} t.py"));
+        let [error] = &errors[..] else { panic!("{line}: {errors:?}") };
+        assert!(error.contains(&format!("`{line}`")), "{line}: {error}");
+    }
+    let fixed = "--rdzv-backend static --nnodes 2 --rdzv-endpoint h:9 --exclude-command true";
+    let errors = mistakes(&format!("ragent {fixed} t.py"));
+    assert!(errors[0].contains("fixed ranks"), "{errors:?}");
+    let none = resolve("ragent").unwrap_err();
+    assert!(none[0].to_string().contains("no training script is given"), "{none:?}");
+    for (line, expected) in [
+        ("--rdzv-endpoint auto", "by `--rdzv-id`, which is not given"),
+        ("--rdzv-endpoint auto:0 --rdzv-id x", "is not a valid port: it must be a number from 1"),
+        ("--rdzv-endpoint auto --rdzv-id x --rdzv-backend static", "requires the backend `c10d`"),
+        ("--rdzv-endpoint auto --rdzv-id x --rdzv-conf discover_ttl=99", "from 1 to 32"),
+        ("--rdzv-endpoint auto --rdzv-id x --discover-hosts a,,b", "it has no host"),
+        ("--rdzv-endpoint n0 --discover-hosts a", "requires `--rdzv-endpoint auto`"),
+    ] {
+        let errors = mistakes(&format!("ragent {line} t.py"));
+        assert!(errors.iter().any(|error| error.contains(expected)), "{line}: {errors:?}");
+    }
+    // A mistake that is found twice is reported once.
+    let search = "--nnodes 2 --rdzv-endpoint auto --rdzv-id x --node-rank abc";
+    let expected = ["`--node-rank abc` is not a whole number, 0 or greater"];
+    assert_eq!(mistakes(&format!("ragent {search} t.py")), expected);
+}
+
 /// An unknown flag is an error, and is never taken for the script.
 #[test]
 fn unknown_flags_are_refused() {

@@ -358,6 +358,57 @@ fn mistakes() {
     }
 }
 
+/// A variable is refused if the manifest passes the same flag, and the error names that flag. A value that would end every pod is refused
+/// too.
+#[test]
+fn variables_of_agents() {
+    let refused = |words: &str, part: &str, hint: &str| {
+        let errors = resolve(&format!("--name a --image b {words}")).unwrap_err();
+        let [error] = &errors[..] else { panic!("{words}: {errors:?}") };
+        assert!(error.to_string().contains(part), "{words}: {error}");
+        assert!(error.hint().unwrap_or_default().contains(hint), "{words}: {errors:?}");
+    };
+    let etcd = "--rdzv-backend etcd --rdzv-endpoint e";
+    for (flags, variable, flag) in [
+        ("", "PET_NNODES=2", "--nnodes"),
+        ("", "PET_NPROC_PER_NODE=2", "--nproc-per-node"),
+        ("", "PET_RDZV_ID=x", "--name"),
+        ("", "PET_MAX_RESTARTS=3", "--max-restarts"),
+        ("", "PET_SHUTDOWN_TIMEOUT=x", "--shutdown-timeout"),
+        ("--save-path /y", "PET_SAVE_PATH=/x", "--save-path"),
+        (etcd, "PET_RDZV_ENDPOINT=h", "--rdzv-endpoint"),
+        (etcd, "PET_RDZV_BACKEND=c10d", "--rdzv-backend"),
+    ] {
+        let name = variable.split('=').next().unwrap();
+        let part = format!("`--env {name}` would have no effect");
+        let hint = format!("give `{flag}` instead");
+        refused(&format!("{flags} --env {variable} t.py"), &part, &hint);
+    }
+    for (words, part) in [
+        ("--env PET_RDZV_ENDPOINT=h:1", "`--env PET_RDZV_ENDPOINT`"),
+        ("--env PET_RDZV_BACKEND=etcd", "`--env PET_RDZV_BACKEND` selects etcd"),
+        ("--env PET_HANG_TIMEOUT=abc", "`PET_HANG_TIMEOUT=abc`"),
+        ("--env PET_RDZV_CONF=foo=1", "unknown key `foo`"),
+        ("--env PET_NO_PYTHON=x", "`PET_NO_PYTHON=x` is neither 0 nor 1"),
+        ("--env PET_SHARED_FILE=/x", "requires `--launch-method basic`"),
+        ("--rdzv-backend static", "`--rdzv-backend static`"),
+        ("--rdzv-backend etcd", "`--rdzv-endpoint` is not given"),
+        ("--rdzv-endpoint e", "`--rdzv-backend` is not given"),
+        ("--rdzv-backend etcd --rdzv-endpoint e,,f", "is not a valid list of etcd's members"),
+    ] {
+        refused(&format!("{words} t.py"), part, "");
+    }
+    for words in [
+        "--env PET_HANG_TIMEOUT=600 --env PET_RDZV_CONF=join_timeout=3600 t.py",
+        "--env PET_BOGUS=1 t.py",
+        "--launch-method deepspeed --env PET_DEEPSPEED_CONFIG=/in/the/image.json t.py",
+        "--nproc-per-node gpu --env PET_VIRTUAL_LOCAL_RANK=1 --env PET_NODE_RANK=x t.py",
+        "--env PET_STANDALONE=0 --env TORCHELASTIC_ENABLE_FILE_TIMER=1 -m t",
+    ] {
+        resolve(&format!("--name a --image b {words}")).expect(words);
+    }
+}
+
 /// All mistakes are reported at once.
 #[test]
 fn all_mistakes_at_once() {
