@@ -1,4 +1,4 @@
-//! Tests what happens if the key of the job is deleted or overwritten, or etcd comes back empty.
+//! Tests the requests to etcd after the key of the job was overwritten, or after etcd has come back empty.
 
 use nix::sys::signal::Signal;
 

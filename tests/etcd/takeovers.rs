@@ -1,4 +1,4 @@
-//! Tests the loss of the leader.
+//! Tests signals to the agent that leads through etcd.
 
 use nix::sys::signal::Signal;
 

@@ -1,4 +1,4 @@
-//! Tests the failure of one worker. Every node reports it in the same words.
+//! Tests how the failure of a worker reaches every node: exit codes, signals, error files, stderr, and the driver of the GPUs.
 
 use std::time::Duration;
 

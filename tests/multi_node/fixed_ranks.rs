@@ -1,4 +1,4 @@
-//! Tests the static backend: ranks and the address of rank 0 are as typed, in every round.
+//! Tests the variables and the port that workers of the static backend get, and that they reach their store there.
 
 use std::{collections::BTreeSet, fs};
 

@@ -1,4 +1,4 @@
-//! Tests jobs in which a machine is unhealthy, or a host is excluded.
+//! Tests the program of `--exclude-command`, which the coordinating agent runs.
 
 use std::fs;
 

@@ -185,18 +185,3 @@ fn journal_goes_on_after_a_takeover() {
     follower.signal(Signal::SIGTERM);
     follower.end();
 }
-
-/// Wrong flags are usage errors.
-#[test]
-fn wrong_flags_are_refused() {
-    let sandbox = Sandbox::new();
-    let end = sandbox.ragent("events --since yesterday").run();
-    end.assert_code(2);
-    end.assert_stderr(&["invalid value 'yesterday' for `--since`", "such as 2.118"]);
-    let endpoint = format!("127.0.0.1:{}", free_port());
-    for command in ["events", "explain"] {
-        let end = sandbox.ragent(&format!("{command} --rdzv-endpoint {endpoint}")).run();
-        end.assert_code(1);
-        end.assert_stderr(&[&endpoint]);
-    }
-}

@@ -1,4 +1,4 @@
-//! Tests agents that leave on a signal, as before a preemption.
+//! Tests SIGTERM to an agent, as before a preemption: its workers may save, and the others learn of it by their streams.
 
 use nix::sys::signal::Signal;
 

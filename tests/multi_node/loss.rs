@@ -1,4 +1,4 @@
-//! Tests the loss of a node: its proof, and a round of the other nodes without a charge.
+//! Tests agents and keepers that are killed or stopped: death notices, leases that the kernel's timers end, and streams that break.
 
 use std::time::Duration;
 
@@ -71,6 +71,28 @@ fn frozen_node_is_evicted_and_comes_back() {
     assert_eq!(numbers(&both, "world_size"), [2, 2]);
     assert_eq!(numbers(&both, "restart"), [0, 0]);
     assert_eq!(numbers(&both, "group_rank"), [0, 1]);
+}
+
+/// If an agent is stopped for a second, or a coordinator for a second and a half, no node is lost,
+/// and no worker is stopped.
+#[test]
+fn short_pauses_cost_nothing() {
+    let sandbox = Sandbox::with_standbys();
+    let job = Job::new(&sandbox, "--nnodes 2 --shutdown-timeout 300");
+    let mut host = job.host("--no-python stay.sh");
+    let mut guest = job.guest("--no-python stay.sh");
+    let both = workers([&mut host, &mut guest]);
+    for (agent, millis) in [(&guest, 1000), (&host, 1500), (&guest, 1000)] {
+        agent.freeze(Duration::from_millis(millis));
+        let_pass(LEASE);
+    }
+    assert_eq!(job.status()["round"], 1);
+    assert!(both.iter().all(|worker| is_alive(worker.pid())));
+    for agent in [guest, host] {
+        agent.signal(Signal::SIGTERM);
+        let stderr = agent.end().stderr;
+        assert!(!stderr.contains("lease has ended") && !stderr.contains("node lost"), "{stderr}");
+    }
 }
 
 /// A keeper that is stopped when the lease of its node ends is killed, and so are its workers. They must not outlive the lease by a minute.

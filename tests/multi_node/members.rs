@@ -1,4 +1,4 @@
-//! Tests membership: newcomers, spares, and their effects on the other nodes.
+//! Tests the ports, log files and reports of agents that join a job.
 
 use std::{
     fs,

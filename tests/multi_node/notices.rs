@@ -1,4 +1,4 @@
-//! Tests notices to jobs of several nodes: all ranks save the same step, and the others go on or the job ends.
+//! Tests a notice on its way from one node to the sockets of all workers, and their answers.
 
 use nix::sys::signal::Signal;
 

@@ -1,4 +1,4 @@
-//! Tests nodes that do not belong to the job. They are refused at once, with the reason, and the job is not disturbed.
+//! Tests how a refused agent ends, and an agent whose port is in use.
 
 use std::{
     fs::{self, Permissions},

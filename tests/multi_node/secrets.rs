@@ -1,4 +1,4 @@
-//! Tests jobs whose nodes share a secret, and nodes whose secrets differ.
+//! Tests where secrets come from (files, stdin, credentials of a service), and what processes with different secrets print.
 
 use std::{
     fs::{self, File},
@@ -256,18 +256,6 @@ fn home_of_another_user_is_not_searched() {
     required.assert_code(2);
     let searched = format!("{} (its folder is not accessible)", path.display());
     required.assert_stderr(&[&searched]);
-}
-
-/// A job of several agents on one machine needs no secret, and prints no warning.
-#[test]
-fn one_machine_needs_no_secret() {
-    let sandbox = Sandbox::new();
-    let job = Job::new(&sandbox, "--nnodes 2 --no-python true");
-    let host = job.host("");
-    job.guest("").end().assert_code(0);
-    let end = host.end();
-    end.assert_code(0);
-    assert!(!end.stderr.contains("every process that reaches"), "{}", end.stderr);
 }
 
 /// `ragent secret` prints a new secret each time, and nothing else.

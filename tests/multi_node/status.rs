@@ -196,26 +196,6 @@ fn status_of_a_job_that_has_succeeded() {
     host.end().assert_code(0);
 }
 
-/// You may ask an agent that does not host the coordinator. It redirects the request to the coordinator.
-#[test]
-fn status_follows_to_the_coordinator() {
-    let sandbox = Sandbox::new();
-    let job = Job::new(&sandbox, "--nnodes 2");
-    let mut host = job.host("--no-python stay.sh");
-    let mut guest = job.guest("--no-python stay.sh");
-    workers([&mut host, &mut guest]);
-    // Its store is closed, as it does not have rank 0; the remaining port is the agent's own.
-    let ports = Vec::from_iter(listening_ports(guest.pid()));
-    let [port] = ports[..] else { panic!("one port was expected, not {ports:?}") };
-    let end = sandbox.ragent(&format!("status --json --rdzv-endpoint 127.0.0.1:{port}")).run();
-    end.assert_code(0);
-    let followed: Value = serde_json::from_str(&end.stdout).unwrap();
-    let asked = job.status();
-    for part in ["job_uid", "round", "phase", "world_size"] {
-        assert_eq!(followed[part], asked[part], "{part}");
-    }
-}
-
 /// One voter that answers is enough. An agent that does not coordinate the job redirects to the coordinator. If no voter answers, the error
 /// lists each of them with the cause.
 #[test]
@@ -295,28 +275,4 @@ fn status_of_an_agent_that_waits() {
         .ragent("status")
         .run()
         .assert_stderr(&["no job of this user is running on this machine"]);
-}
-
-/// The same holds for an agent that searches for the others. `auto` is not taken for a host name.
-#[test]
-fn status_of_an_agent_that_searches() {
-    let sandbox = Sandbox::new();
-    let words = format!(
-        "--nnodes 2 --rdzv-id j --rdzv-endpoint auto:{} --rdzv-conf is_host=0 --no-python stay.sh",
-        free_port()
-    );
-    let mut agent = sandbox.ragent(&words).start();
-    agent.logs("searching for the job's other agents");
-    let asked = ["status", "status --rdzv-endpoint auto"].map(|words| sandbox.ragent(words));
-    for asked in
-        asked.into_iter().chain([sandbox.ragent("status").env("PET_RDZV_ENDPOINT", "auto")])
-    {
-        let end = asked.run();
-        end.assert_code(1);
-        let looks = format!(
-            "its agent on this machine (process {}) is searching for the others",
-            agent.pid()
-        );
-        end.assert_stderr(&["job j has no coordinator yet", &looks, "hint: "]);
-    }
 }

@@ -1,4 +1,4 @@
-//! Tests jobs whose coordinator is elected: its loss costs one restart, on any host.
+//! Tests signals to the agents of voters, their state files, and commands that follow the job to its next leader.
 
 use std::collections::BTreeSet;
 

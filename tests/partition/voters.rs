@@ -1,4 +1,4 @@
-//! Tests voters on a network with failures. In each test, no two rounds of the job run at the same time.
+//! Tests connections between voters on a network with failures. In each test, no two rounds of the job run at the same time.
 
 use std::time::Duration;
 
@@ -51,6 +51,22 @@ fn leader_is_mute() {
     job.runs_on(&ElectedJob::all());
     assert_eq!(job.leader(leader.node), successor);
     job.end();
+}
+
+/// The records reveal that workers of two rounds have run at the same time. Here the keeper, which would kill the workers after the lease,
+/// is stopped as well.
+#[test]
+fn overlap_is_found() {
+    if !may_make_networks() {
+        return;
+    }
+    let (mut job, round) = ElectedJob::start("voverlap");
+    let leader = job.leader(WITNESS);
+    job.stop_all_but_the_worker(leader.node);
+    let next = job.runs_on(&ElectedJob::without(&[leader.node]));
+    job.wait_for_record(&round, leader.node, next.complete);
+    let violations = job.violations();
+    assert!(violations.iter().any(|what| what.contains(" overlap by ")), "{violations:?}");
 }
 
 /// Voters that share a secret elect the next leader, and a host that is back joins them. Without the secret, no node

@@ -125,23 +125,6 @@ fn files_that_may_not_grow() {
     sandbox.assert_nothing_left();
 }
 
-/// A closed console ends no worker whose output passes through the agent.
-#[test]
-fn closed_console_ends_no_worker() {
-    let sandbox = Sandbox::new();
-    let words = "--log-dir logs -t 3 --no-python obey.sh";
-    let orders = sandbox.orders(0);
-    let [stdout, stderr] = [(); 2].map(|()| {
-        let (reader, writer) = std::io::pipe().unwrap();
-        drop(reader);
-        writer
-    });
-    let start = sandbox.ragent(words).stdout(stdout).stderr(stderr);
-    orders.give("seq 10000; seq 10000 >&2; echo saved >$SCRATCH/saved; exit 0");
-    start.run().assert_code(0);
-    assert_eq!(fs::read_to_string(sandbox.path("saved")).unwrap(), "saved\n");
-}
-
 /// A fork that is refused for lack of process numbers is retried. If it is refused for long, that is reported as a failure.
 #[test]
 fn refused_fork_is_tried_again() {

@@ -184,32 +184,6 @@ fn shortages_are_named() {
     assert_eq!(check(&end, "python")["verdict"], "fail");
 }
 
-/// Workers and endpoint are parsed as for a launch and for status, from flags and variables.
-#[test]
-fn words_mean_what_they_mean_elsewhere() {
-    let sandbox = Sandbox::new();
-    for workers in ["auto", "cpu", "1_0"] {
-        let end = sandbox.ragent(&format!("doctor --nproc-per-node {workers}")).run();
-        end.assert_code(0);
-    }
-    for workers in ["0", "-1", "many"] {
-        let end = sandbox.ragent(&format!("doctor --nproc-per-node {workers}")).run();
-        end.assert_code(2);
-        end.assert_stderr(&["--nproc-per-node"]);
-        assert_eq!(end.stdout, "");
-    }
-    let end = sandbox.ragent("doctor").env("PET_NPROC_PER_NODE", "0").run();
-    end.assert_code(2);
-    end.assert_stderr(&["PET_NPROC_PER_NODE"]);
-    let endpoint = format!("127.0.0.1:{}", free_port());
-    let end = sandbox.ragent("doctor --json").env("PET_RDZV_ENDPOINT", &endpoint).run();
-    end.assert_code(0);
-    assert!(text(&check(&end, "endpoint")).starts_with(&endpoint), "{}", end.stdout);
-    let end = sandbox.ragent("doctor").env("PET_RDZV_ENDPOINT", "n0:99999").run();
-    end.assert_code(2);
-    end.assert_stderr(&["PET_RDZV_ENDPOINT"]);
-}
-
 /// If loopback is down, the check fails, and its hint is the command that brings it up.
 #[test]
 fn loopback_that_is_down() {

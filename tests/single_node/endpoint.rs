@@ -39,19 +39,6 @@ fn joining_a_foreign_server_at(port: u16) -> End {
     end
 }
 
-/// Listens, and sends `words` to each client.
-fn listener_that_sends(words: &'static str) -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let port = listener.local_addr().unwrap().port();
-    thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            // The client may not wait for the answer.
-            let _ = (&stream).write_all(words.as_bytes());
-        }
-    });
-    port
-}
-
 /// Sends `words` to each client, reads a byte, and resets the connection, as an sshd does when it
 /// receives another protocol.
 fn listener_that_resets(words: &'static str) -> u16 {
@@ -80,20 +67,6 @@ fn server_that_answers_and_resets() {
     let what = format!("127.0.0.1:{port} is served by a program other than ragent: {expected}");
     end.assert_stderr(&[&what, "hint: "]);
     assert!(!end.stderr.contains("tonic"), "{}", end.stderr);
-}
-
-/// An agent does not wait for a web server.
-#[test]
-fn web_server() {
-    let port = listener_that_sends("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
-    joining_a_foreign_server_at(port).assert_stderr(&["it answers `HTTP/1.1 404 Not Found`"]);
-}
-
-/// Any other server is identified by its first words.
-#[test]
-fn server_of_another_protocol() {
-    let port = listener_that_sends("SSH-2.0-OpenSSH_9.2\r\n");
-    joining_a_foreign_server_at(port).assert_stderr(&["it answers `SSH-2.0-OpenSSH_9.2`"]);
 }
 
 /// A silent server, like a store of torchrun, is reported as such.

@@ -1,4 +1,4 @@
-//! Tests workers that make no progress.
+//! Tests how workers without progress are noticed and examined: CPU time in `/proc`, sockets for heartbeats, signals and stacks.
 
 use std::{
     fs::{File, OpenOptions},

@@ -1,4 +1,4 @@
-//! Tests that a failure is named together with what the machine has reported.
+//! Tests what the kernel and the driver's library report about memory and GPUs, together with a failure. The library is a fake.
 
 use ragent_base::sys::host::ThisHost;
 
@@ -31,19 +31,6 @@ fn kill_for_lack_of_memory_is_named() {
         assert!(end.stderr.contains(&format!("  ended     : {text} (pid: ")), "{}", end.stderr);
         sandbox.wait_until_nothing_left();
     }
-}
-
-/// A worker that somebody else has killed is not named so.
-#[test]
-fn other_kills_are_not_named_so() {
-    let sandbox = Sandbox::new();
-    let orders = sandbox.orders(0);
-    let mut agent = sandbox.ragent("--no-python obey.sh").default_lines().start();
-    agent.worker();
-    orders.give("kill -KILL $$");
-    let end = agent.end();
-    end.assert_code(1);
-    assert!(end.stderr.contains("rank 0 failed in round 1: killed by SIGKILL"), "{}", end.stderr);
 }
 
 /// The line about the first reading of a round.
@@ -97,26 +84,6 @@ fn only_own_gpus_are_named() {
     assert!(!end.stderr.contains("XID 79"), "{}", end.stderr);
 }
 
-/// A round that begins later gets nothing of what was reported before.
-#[test]
-fn earlier_errors_are_not_named() {
-    let sandbox = Sandbox::new();
-    let Some(mut gpus) = Gpus::new(&sandbox) else { return };
-    let orders = sandbox.orders(0);
-    let start = sandbox.ragent("--max-restarts 1 --no-python obey.sh").default_lines();
-    let mut agent = gpus.belong_to(start).start();
-    agent.worker();
-    gpus.fail(0, 119);
-    agent.logs("warning: GPU 0 reported XID 119 (GSP RPC time-out)");
-    orders.give("exit 3");
-    agent.logs("round 2: 1 node");
-    assert_eq!(agent.worker().number("restart"), 1);
-    orders.give("exit 3");
-    let end = agent.end();
-    end.assert_code(1);
-    assert!(!end.stderr.contains("  hardware  :"), "{}", end.stderr);
-}
-
 /// A GPU that is gone is named, and the numbers of the others stay the same. So is one that becomes unavailable.
 #[test]
 fn lost_gpus_are_named() {
@@ -138,23 +105,6 @@ fn lost_gpus_are_named() {
     let first =
         "Root cause (first observed failure):\n  hardware  : 1 of 2 GPUs was found missing ";
     assert!(end.stderr.contains(first), "{}", end.stderr);
-}
-
-/// A state that was there before the job joins each failure, without a time.
-#[test]
-fn lasting_state_is_named() {
-    let sandbox = Sandbox::new();
-    let Some(gpus) = Gpus::new(&sandbox) else { return };
-    let orders = sandbox.orders(0);
-    gpus.set(1, 145, 1);
-    let mut agent = gpus.belong_to(sandbox.ragent("--no-python obey.sh")).start();
-    agent.worker();
-    agent.logs(READ);
-    orders.give("exit 3");
-    let end = agent.end();
-    end.assert_code(1);
-    let line = "  hardware  : GPU 1 has a failed row remap, and must be replaced\n";
-    assert!(end.stderr.contains(line), "{}", end.stderr);
 }
 
 /// A driver that does not answer delays neither a restart nor the end of the agent. Errors are still named.

@@ -1,4 +1,4 @@
-//! Tests the health of the machine: the user's own check, and what the hardware says.
+//! Tests the program of `--health-check`, which the agent runs, and readings of GPUs and folders.
 
 use std::{fs, time::Duration};
 
@@ -117,19 +117,6 @@ fn lost_keeper_is_no_matter_of_the_machine() {
     assert!(!end.stderr.contains("unhealthy"), "{}", end.stderr);
 }
 
-/// A check that cannot say anything now lets workers start.
-#[test]
-fn check_without_an_answer() {
-    let sandbox = Sandbox::new();
-    let orders = sandbox.orders(0);
-    let mut agent = start(&sandbox, "echo busy >&2; exit 75", "");
-    agent.worker();
-    orders.give("exit 0");
-    let end = agent.end();
-    end.assert_code(0);
-    assert!(!end.stderr.contains("unhealthy"), "{}", end.stderr);
-}
-
 /// A check ends with its agent and with all that it has started. Its first process ends also if the agent is killed.
 #[test]
 fn check_ends_with_its_agent() {
@@ -143,44 +130,6 @@ fn check_ends_with_its_agent() {
         agent.signal(signal);
         drop(agent.end());
         sandbox.wait_until_nothing_left();
-    }
-}
-
-/// An error of a GPU makes the machine unhealthy when its worker has failed. A machine without anything of that has no warning.
-#[test]
-fn error_of_a_gpu_makes_unhealthy() {
-    let sandbox = Sandbox::new();
-    let Some(mut gpus) = Gpus::new(&sandbox) else { return };
-    let orders = sandbox.orders(0);
-    let start = sandbox.ragent("--max-restarts 1 --no-python obey.sh");
-    let mut agent = gpus.belong_to(start).start();
-    agent.worker();
-    gpus.fail(1, 79);
-    agent.logs("WARN GPU 1 reported XID 79");
-    orders.give("exit 3");
-    let line = agent.logs("this machine is unhealthy: ");
-    assert!(line.contains("GPU 1: XID 79 (fell off the bus)"), "{line}");
-    assert!(line.contains("class=\"replace\""), "{line}");
-    agent.worker();
-    orders.give("exit 0");
-    agent.end().assert_code(0);
-}
-
-/// A machine without such hardware, and without a flag, prints nothing about it.
-#[test]
-fn nothing_is_printed_without_hardware() {
-    let sandbox = Sandbox::new();
-    let orders = sandbox.orders(0);
-    let start = sandbox.ragent("--max-restarts 1 --no-python obey.sh");
-    let mut agent = start.env("CUDA_VISIBLE_DEVICES", "").start();
-    agent.worker();
-    orders.give("exit 3");
-    agent.worker();
-    orders.give("exit 0");
-    let end = agent.end();
-    end.assert_code(0);
-    for word in ["healthy", "GPU", "NVML"] {
-        assert!(!end.stderr.contains(word), "{word} in {}", end.stderr);
     }
 }
 

@@ -22,28 +22,6 @@ fn workers(sandbox: &Sandbox, words: &str) -> Start {
     sandbox.ragent(&format!("{words} --no-python args.sh --lr 3"))
 }
 
-/// By default workers get their own arguments and nothing else.
-#[test]
-fn torchrun_adds_nothing() {
-    let sandbox = Sandbox::new();
-    for words in ["", "--launch-method torchrun"] {
-        assert_eq!(arguments(&workers(&sandbox, words).run())[&(0, 0)], ["--lr", "3"]);
-    }
-}
-
-/// With `basic` each worker gets its rank and the size of the round, after its own arguments.
-#[test]
-fn basic_passes_ranks() {
-    let sandbox = Sandbox::new();
-    let end = workers(&sandbox, "--nproc-per-node 2 --launch-method basic").run();
-    let arguments = arguments(&end);
-    for rank in 0..2 {
-        let rank_text = rank.to_string();
-        let expected = ["--lr", "3", "--rank", &rank_text, "--world_size", "2"];
-        assert_eq!(arguments[&(rank, 0)], expected);
-    }
-}
-
 /// The shared file of `init_method` is the same for all workers of a round, and a new one in each
 /// round and in each run of the same job.
 #[test]

@@ -42,16 +42,6 @@ fn redirected_streams_go_to_files() {
     assert_eq!(log_files(&sandbox), expected);
 }
 
-/// A choice by rank applies to the ranks that it names.
-#[test]
-fn streams_are_chosen_by_rank() {
-    let sandbox = Sandbox::new();
-    let words = "--nproc-per-node 2 --rdzv-id my-job --rdzv-endpoint 127.0.0.1:0 --log-dir logs -r 1:1 --no-python bash -c";
-    let end = sandbox.ragent(words).arg(SPEAK).run();
-    assert_eq!(end.stdout, "out 0\n");
-    assert_eq!(log_files(&sandbox), [pair("attempt_0/1/stdout.log", "out 1\n")]);
-}
-
 /// Teed streams go to files unchanged, and to the console with the role and the local rank before
 /// each line.
 #[test]
@@ -123,18 +113,6 @@ fn unused_temporary_folder_is_removed() {
     let sandbox = Sandbox::new();
     sandbox.ragent("--nproc-per-node 2 --no-python true").run().assert_code(0);
     assert_eq!(fs::read_dir(sandbox.path("tmp")).unwrap().count(), 0);
-}
-
-/// A temporary log folder with redirected streams stays, and is named when the agent starts.
-#[test]
-fn temporary_folder_of_redirected_streams_is_named() {
-    let sandbox = Sandbox::new();
-    let end = sandbox.ragent("-r 3 --no-python bash -c").arg(SPEAK).run();
-    end.assert_code(0);
-    let (_, folder) =
-        end.stderr.split_once("writing the output of workers to files folder=").unwrap();
-    let folder = Path::new(folder.lines().next().unwrap());
-    assert_eq!(fs::read_to_string(folder.join("attempt_0/0/stdout.log")).unwrap(), "out 0\n");
 }
 
 /// A temporary log folder with an error file stays, and the report contains the file's path.

@@ -1,4 +1,4 @@
-//! Tests notices to a job of one node: from whom they come, when they are over, and how the job ends.
+//! Tests the sources of notices on one node: signals, `ragent notice` and its socket, and the program of `--notice-command`.
 
 use std::{fs, os::unix::fs::PermissionsExt};
 

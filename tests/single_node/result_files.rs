@@ -54,14 +54,6 @@ fn files_that_cannot_be_written() {
     }
 }
 
-/// A file of events is refused, and the error names the file of the job's events.
-#[test]
-fn files_of_events_are_refused() {
-    let end = Sandbox::new().ragent("--event-log-handler file:events --no-python true").run();
-    end.assert_code(2);
-    end.assert_stderr(&["is not `null` or `console`", "use `--journal FILE`"]);
-}
-
 /// Events of workers and of the agent have torchrun's names, one JSON object a line.
 #[test]
 fn events_of_a_restart() {

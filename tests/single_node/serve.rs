@@ -97,25 +97,6 @@ fn status_finds_the_job() {
     assert_eq!(status.stderr, "");
 }
 
-/// `ragent status --json` is one object on one line, for programs.
-#[test]
-fn status_for_programs() {
-    let sandbox = Sandbox::new();
-    let words = "--nproc-per-node 2 --rdzv-id j --rdzv-endpoint 127.0.0.1:0 --no-python stay.sh";
-    let mut agent = sandbox.ragent(words).start();
-    agent.workers(2);
-    let status = sandbox.ragent("status --json").run();
-    status.assert_code(0);
-    assert_eq!(status.stdout.lines().count(), 1);
-    let status: serde_json::Value = serde_json::from_str(&status.stdout).unwrap();
-    assert_eq!(status["run_id"], "j");
-    assert_eq!(status["round"], 1);
-    assert_eq!(status["phase"], "running");
-    assert_eq!(status["world_size"], 2);
-    assert_eq!(status["nodes"][0]["group_rank"], 0);
-    assert_eq!(status["nodes"][0]["state"], "running");
-}
-
 /// A job that has ended is not found, and neither is a job that was killed.
 #[test]
 fn status_finds_no_job_that_has_ended() {

@@ -142,23 +142,6 @@ fn awaited_process_is_signaled_after_half_of_the_time() {
     assert_eq!(end.stdout, "ready\nended by 15\n");
 }
 
-/// A signal that is forwarded reaches the interpreter alone as well.
-#[test]
-fn forwarded_signals_reach_the_interpreter() {
-    if !is_there("python3") {
-        return;
-    }
-    let sandbox = Sandbox::new();
-    fs::write(sandbox.path("loads.py"), WITH_LOADER.replace("SIGTERM", "SIGUSR1")).unwrap();
-    let words = format!("--signals-to-forward SIGUSR1 {}", sandbox.path("loads.py").display());
-    let mut agent = sandbox.ragent(&words).start();
-    agent.prints("ready");
-    agent.signal(Signal::SIGUSR1);
-    let end = agent.end();
-    end.assert_code(0);
-    assert_eq!(end.stdout, "ready\nsaved\n");
-}
-
 /// Ctrl-C reaches the agent's whole process group; the workers get it once, from the agent.
 #[test]
 fn ctrl_c_reaches_workers_through_the_agent() {
@@ -238,48 +221,6 @@ fn second_ctrl_c_kills_at_once() {
     sandbox.assert_nothing_left();
 }
 
-/// While workers take their time to stop after a signal, one line reports what happens.
-#[test]
-fn slow_stop_is_one_line() {
-    let sandbox = Sandbox::with_standbys();
-    let words = "--nproc-per-node 2 --shutdown-timeout 300 --no-python stubborn.sh";
-    let mut agent = sandbox.ragent(words).default_lines().start();
-    agent.workers(2);
-    agent.signal(Signal::SIGINT);
-    agent.logs(
-        "SIGINT received; waiting up to 300 s for 2 workers to stop (a second Ctrl-C kills them)",
-    );
-    agent.signal(Signal::SIGINT);
-    let end = agent.end();
-    assert_eq!(end.stderr.matches("SIGINT received").count(), 1, "{}", end.stderr);
-    sandbox.assert_nothing_left();
-}
-
-/// A service manager that repeats its signal does not shorten the grace period.
-#[test]
-fn second_sigterm_does_not_shorten_the_grace() {
-    let sandbox = Sandbox::with_standbys();
-    let orders = sandbox.orders(0);
-    let mut agent = sandbox.ragent("--shutdown-timeout 3600 --no-python obey.sh").start();
-    agent.worker();
-    orders.give("trap 'echo saving' TERM; echo armed");
-    agent.prints("armed");
-    agent.signal(Signal::SIGTERM);
-    agent.prints("saving");
-    agent.logs("signal received; leaving the job");
-    for _ in 0..2 {
-        agent.signal(Signal::SIGTERM);
-        agent.logs("signal received; leaving the job");
-        // The same thread answers, after it has handled the signal completely.
-        let status = sandbox.ragent("status").run();
-        assert!(status.stdout.contains("leaving"), "{}", status.stdout);
-    }
-    orders.give("echo saved; exit 0");
-    agent.prints("saved");
-    agent.end().assert_code(8);
-    sandbox.assert_nothing_left();
-}
-
 /// Under `nohup`, an agent goes on when its terminal is gone. Its workers have SIGHUP at its default, so that it can still be used to make
 /// them reload.
 #[test]
@@ -297,32 +238,6 @@ fn ignored_signal_stays_ignored_by_the_agent_alone() {
     assert_eq!(mask & 1 << (Signal::SIGHUP as i32 - 1), 0, "{line}");
     orders.give("exit 0");
     agent.end().assert_code(0);
-    sandbox.assert_nothing_left();
-}
-
-/// After a failure the other workers have the same grace period. Only the first failure is reported.
-#[test]
-fn stubborn_worker_does_not_outlive_a_failure() {
-    let sandbox = Sandbox::with_standbys();
-    let words = "--nproc-per-node 2 --shutdown-timeout 1 --no-python stubborn.sh";
-    let mut agent = sandbox.ragent(words).start();
-    agent.workers(2)[1].signal(Signal::SIGBUS);
-    let end = agent.end();
-    end.assert_code(1);
-    assert!(end.report().contains("killed by SIGBUS"), "{}", end.report());
-    sandbox.assert_nothing_left();
-}
-
-/// Processes that workers leave after a success are killed, even if they have left the session, and
-/// the job has succeeded.
-#[test]
-fn nothing_is_left_after_success() {
-    if !is_there("setsid") {
-        return;
-    }
-    let sandbox = Sandbox::with_standbys();
-    let words = "--nproc-per-node 2 --shutdown-timeout 300 --no-python litter.sh true";
-    sandbox.ragent(words).run().assert_code(0);
     sandbox.assert_nothing_left();
 }
 
@@ -345,21 +260,6 @@ fn nothing_is_left_of_a_failed_round_when_the_next_begins() {
     let mut agent = sandbox.ragent(words).arg(check).start();
     agent.prints("alone");
     agent.end().assert_code(0);
-    sandbox.assert_nothing_left();
-}
-
-/// No process is left after a signal to the agent.
-#[test]
-fn nothing_is_left_after_a_signal() {
-    if !is_there("setsid") {
-        return;
-    }
-    let sandbox = Sandbox::with_standbys();
-    let words = "--nproc-per-node 2 --shutdown-timeout 1 --no-python litter.sh sleep infinity";
-    let mut agent = sandbox.ragent(words).start();
-    agent.workers(2);
-    agent.signal(Signal::SIGTERM);
-    agent.end().assert_code(8);
     sandbox.assert_nothing_left();
 }
 
@@ -523,21 +423,4 @@ fn unhandled_signal_of_a_worker_to_its_parent() {
     let end = start.arg("kill -s USR1 $PPID; exec sleep infinity").run();
     assert_eq!(end.signal, Some(Signal::SIGUSR1 as i32), "{}", end.stderr);
     sandbox.assert_nothing_left();
-}
-
-/// The same signal from another process, such as a service manager, does not end the job.
-#[test]
-fn signal_of_another_process_to_the_keeper() {
-    let sandbox = Sandbox::new();
-    let orders = sandbox.orders(0);
-    let mut agent = sandbox.ragent("--no-python obey.sh").start();
-    agent.worker();
-    let keeper = keeper_of(agent.pid());
-    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGUSR1] {
-        kill(keeper, signal);
-    }
-    orders.give("exit 0");
-    let end = agent.end();
-    end.assert_code(0);
-    assert!(!end.stderr.contains("signal"), "{}", end.stderr);
 }

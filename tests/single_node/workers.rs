@@ -19,16 +19,6 @@ fn each_worker_leads_a_session() {
     assert_eq!(children(keeper).len(), 3);
 }
 
-/// A job whose workers all exit with 0 has succeeded, and no process of it is left.
-#[test]
-fn success_is_all_zero() {
-    let sandbox = Sandbox::new();
-    let end = sandbox.ragent("--nproc-per-node 4 --no-python true").run();
-    end.assert_code(0);
-    end.assert_stderr(&["the job has succeeded"]);
-    sandbox.assert_nothing_left();
-}
-
 /// A worker that exits with another code ends the job at once, although the other workers would run
 /// forever, and although they have 5 minutes to end.
 #[test]
@@ -48,17 +38,6 @@ fn one_failure_ends_the_group() {
     sandbox.assert_nothing_left();
 }
 
-/// The report names the signal that killed a worker.
-#[test]
-fn signal_that_kills_a_worker_is_named() {
-    let sandbox = Sandbox::new();
-    let mut agent = sandbox.ragent("--nproc-per-node 2 --no-python stay.sh").start();
-    agent.workers(2)[0].signal(Signal::SIGSEGV);
-    let end = agent.end();
-    end.assert_code(1);
-    assert!(end.report().contains("killed by SIGSEGV (signal 11)"), "{}", end.report());
-}
-
 /// The end of a worker is detected even if its descendants hold its stdout and stderr open.
 #[test]
 fn held_pipe_does_not_hide_an_end() {
@@ -68,19 +47,6 @@ fn held_pipe_does_not_hide_an_end() {
     end.assert_code(1);
     assert!(end.report().contains("exited with code 4"), "{}", end.report());
     sandbox.assert_nothing_left();
-}
-
-/// After a failure the workers are started again, with the number of restarts in their environment,
-/// until the budget is used up.
-#[test]
-fn failures_are_followed_by_restarts() {
-    let sandbox = Sandbox::new();
-    let mut agent = sandbox.ragent("--max-restarts 2 --no-python fail.sh 3").start();
-    let restarts = [0, 1, 2].map(|_| agent.worker().number("restart"));
-    assert_eq!(restarts, [0, 1, 2]);
-    let end = agent.end();
-    end.assert_code(1);
-    assert!(end.report().contains("2 restarts were used, none is left"), "{}", end.report());
 }
 
 /// The end of a failing worker is reported, with its last output, even after a flood of output.
@@ -140,20 +106,6 @@ fn program_that_cannot_be_executed() {
     sandbox.assert_nothing_left();
 }
 
-/// If a worker can no longer be started, the job ends, and its report has the reason.
-#[test]
-fn worker_that_cannot_be_started_ends_the_job() {
-    let sandbox = Sandbox::new();
-    let program = sandbox.path("program");
-    fs::write(&program, "#!/bin/bash\nrm -f \"$0\"; exit 1\n").unwrap();
-    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    fs::set_permissions(&program, executable).unwrap();
-    let end = sandbox.ragent("--max-restarts 1 --no-python ./program").run();
-    end.assert_code(1);
-    assert!(end.report().contains("could not be started: No such file"), "{}", end.report());
-    sandbox.assert_nothing_left();
-}
-
 /// An idle keeper sleeps in a single wait without a time limit. The kernel reports the ends of processes, so the keeper does not poll.
 #[cfg(target_arch = "x86_64")]
 #[test]
@@ -204,16 +156,6 @@ fn script_is_whatever_python_runs() {
         assert_eq!(end.stdout, "script of rank 0\n", "{words}");
     }
     sandbox.ragent("run").run().assert_code(2);
-}
-
-/// Workers start with no signal blocked, and none ignored, although their keeper ignores most.
-#[test]
-fn signals_of_a_new_worker() {
-    let sandbox = Sandbox::new();
-    let words = "--no-python grep -e SigBlk -e SigIgn /proc/self/status";
-    let end = sandbox.ragent(words).run();
-    end.assert_code(0);
-    assert_eq!(end.stdout, "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");
 }
 
 /// A script that `--run-path` runs does not end before the scripts of the other workers have returned, or ended. The failure of another one

@@ -1,4 +1,4 @@
-//! Tests jobs that survive the loss of hosts: voters on the hosts of a launch.
+//! Tests a launch that loses a host or a relay: their connections end, and the others go on.
 
 use nix::sys::signal::Signal;
 

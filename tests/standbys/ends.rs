@@ -1,4 +1,4 @@
-//! Tests the ends of standbys, agents and keepers, at every moment in the life of a standby.
+//! Tests signals to standbys, agents and keepers at every moment in the life of a standby, and processes that cannot be started.
 
 use std::{fs, path::PathBuf};
 
