@@ -74,11 +74,6 @@ impl<'a> Cluster<'a> {
         format!("--nnodes 2 --rdzv-backend etcd --rdzv-id j --rdzv-endpoint {endpoints} {words}")
     }
 
-    /// One of the members, in the same form.
-    pub(crate) fn endpoint(&self, index: usize) -> String {
-        format!("127.0.0.1:{}", self.members[index].port)
-    }
-
     /// Kills a member.
     pub(crate) fn kill(&mut self, index: usize) {
         let program = self.members[index].program.take().unwrap();
@@ -128,31 +123,6 @@ impl<'a> Cluster<'a> {
         let end = self.controller(words).run();
         end.assert_code(0);
         end.stdout
-    }
-
-    /// A member that is not the leader within etcd, and the endpoints of the others.
-    pub(crate) fn follower(&self) -> (usize, String) {
-        let status = self.control("endpoint status");
-        let leads = |index: &usize| {
-            let line = status.lines().find(|line| line.contains(&self.endpoint(*index)));
-            line.unwrap().split(", ").nth(4) == Some("true")
-        };
-        let follower = (0..self.members.len()).find(|index| !leads(index)).unwrap();
-        let others = (0..self.members.len()).filter(|index| *index != follower);
-        (follower, others.map(|index| self.endpoint(index)).collect::<Vec<_>>().join(","))
-    }
-
-    /// Runs `etcdctl` with all members but one, which was killed.
-    #[track_caller]
-    pub(crate) fn control_others(&self, killed: usize, words: &str) {
-        let others = self.members.iter().enumerate().filter(|(index, _)| *index != killed);
-        let endpoints: Vec<_> =
-            others.map(|(_, member)| format!("127.0.0.1:{}", member.port)).collect();
-        let mut start = self.sandbox.program("etcdctl").env("ETCDCTL_API", "3");
-        for word in words.split_ascii_whitespace() {
-            start = start.arg(word);
-        }
-        start.arg(format!("--endpoints={}", endpoints.join(","))).run().assert_code(0);
     }
 
     /// Writes a value that is too large for an argument to the key of the job `j`.

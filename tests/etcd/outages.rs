@@ -1,7 +1,5 @@
 //! Tests jobs while etcd, or a part of it, is away.
 
-use std::fs;
-
 use nix::sys::signal::Signal;
 
 use crate::{

@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 
 use crate::{
-    cluster::{Cluster, KEY},
+    cluster::Cluster,
     job::Job,
     support::{Sandbox, listening_ports},
 };

@@ -11,7 +11,7 @@ use ragent_base::sys::clock;
 
 use crate::{
     job::{Job, hosting, numbers, workers},
-    support::{PATIENCE, Program, Sandbox, Stream, keeper_of, kill, let_pass},
+    support::{PATIENCE, Program, Sandbox, Stream, let_pass},
 };
 
 /// The agent with the coordinator is killed and started again. The other agent stays. One new round follows under a higher term. The number

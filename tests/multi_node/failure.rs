@@ -5,7 +5,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::{
-    job::{Job, hosting, numbers, workers},
+    job::{Job, hosting, workers},
     support::{Gpus, Sandbox, let_pass},
 };
 

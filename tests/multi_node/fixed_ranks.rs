@@ -1,18 +1,10 @@
 //! Tests the variables and the port that workers of the static backend get, and that they reach their store there.
 
-use std::{collections::BTreeSet, fs};
+use std::collections::BTreeSet;
 
-use nix::sys::signal::Signal;
-use ragent_base::{
-    secret::{Secret, file},
-    sys::clock,
-};
-use serde_json::Value;
+use ragent_base::secret::{Secret, file};
 
-use crate::{
-    job::{numbers, workers},
-    support::{PATIENCE, Program, Sandbox, Start, free_port},
-};
+use crate::support::{Program, Sandbox, Start, free_port};
 
 /// The agents of a job with fixed ranks, with the flags of scripts for torchrun.
 struct StaticJob<'a> {

@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::{
     job::{Job, hosting, workers},
-    support::{Gpus, Sandbox},
+    support::Sandbox,
 };
 
 /// A node that `--exclude-command` names gets no place. The program runs on the node that coordinates.

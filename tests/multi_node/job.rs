@@ -52,19 +52,6 @@ impl<'a> Job<'a> {
         self.agent(words).start()
     }
 
-    /// Starts `ragent coordinator` for each of three voters. `nodes` is the value of `--nnodes`.
-    #[track_caller]
-    pub(crate) fn coordinators(&self, nodes: &str) -> Vec<Program> {
-        let Self { endpoint, .. } = self;
-        let words = format!("coordinator --rdzv-id j --nnodes {nodes} --rdzv-endpoint {endpoint}");
-        let start = |_| {
-            let mut voter = self.sandbox.ragent(&words).start();
-            voter.prints("127.0.0.1:");
-            voter
-        };
-        (0..3).map(start).collect()
-    }
-
     /// The status of the job, in JSON.
     #[track_caller]
     pub(crate) fn status(&self) -> Value {

@@ -7,7 +7,6 @@ use nix::sys::signal::Signal;
 use crate::{
     job::{Job, numbers, workers},
     support::{LEASE, Sandbox, is_alive, keeper_of, kill, let_pass},
-    takeover::{elected, endpoints},
 };
 
 /// The agent of a node is killed. The keeper's death notice makes the node lost before its lease ends, and its workers are dead by then.

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::{
     job::{Job, numbers, workers},
-    support::{READY, Sandbox, Stream, free_port, let_pass, skip},
+    support::{Sandbox, free_port, let_pass, skip},
 };
 
 /// A node joins a running job with room. One new round without a charge admits it, and the members keep their ranks. Their earlier output

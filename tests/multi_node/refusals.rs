@@ -1,13 +1,5 @@
 //! Tests how a refused agent ends, and an agent whose port is in use.
 
-use std::{
-    fs::{self, Permissions},
-    os::unix::fs::PermissionsExt,
-};
-
-use nix::sys::signal::Signal;
-use ragent_base::sys::host::ThisHost;
-
 use crate::{
     job::{Job, workers},
     support::{Sandbox, free_port},

@@ -236,12 +236,6 @@ fn same_command_runs_again_after_each_end() {
     }
 }
 
-/// Asserts that no voter has left a state file for the next job.
-#[track_caller]
-fn assert_no_state(sandbox: &Sandbox) {
-    assert_eq!(states(sandbox), Vec::<String>::new());
-}
-
 /// Returns the state files of voters.
 fn states(sandbox: &Sandbox) -> Vec<String> {
     let files = sandbox.files_below("");

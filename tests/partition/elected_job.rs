@@ -33,30 +33,16 @@ pub(crate) const WITNESS: u32 = 5;
 /// The log line of an agent that is elected.
 const ELECTED: &str = "elected; coordinating the job";
 
-/// The way in which the agents of a job find each other.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum FoundBy {
-    /// A list of the voters.
-    List,
-    /// The endpoint of node 1.
-    OneEndpoint,
-    /// A search, whose first voter is on any node.
-    Search,
-}
-
 /// A running job.
 #[derive(Debug)]
 pub(crate) struct ElectedJob {
     agents: BTreeMap<u32, Program>,
     /// The logs of the agents that have ended.
     ended: Vec<String>,
-    /// The time for which the first round waits for further nodes.
-    last_call_s: u32,
-    /// The time for which agents wait for a coordinator.
-    join_timeout_s: u32,
     /// The last round that was waited for.
     round: RoundId,
-    found_by: FoundBy,
+    /// True if the agents know only the endpoint of node 1, not a list of the voters.
+    has_one_endpoint: bool,
     /// The etcd through which the agents find their coordinator. `None` if voters elect it.
     etcd: Option<Program>,
     /// The flags for the authentication of agents, and of `ragent status`.
@@ -84,36 +70,26 @@ pub(crate) struct Round {
 impl ElectedJob {
     /// Starts the job and waits until all of its workers run.
     pub(crate) fn start(name: &str) -> (Self, Round) {
-        Self::start_on(name, &Self::all())
-    }
-
-    /// Starts a job of one round, and waits until all of its workers run. Its agents wait for a coordinator for this number of seconds. The
-    /// workers are shell scripts, because those of the first round may start before there are standbys.
-    pub(crate) fn start_with_one_round(name: &str, join_timeout_s: u32) -> (Self, Round) {
-        let mut job = Self::in_sandbox(Sandbox::new(), name, &Self::all());
-        job.join_timeout_s = join_timeout_s;
-        // A job that must not begin is given up after its last call.
-        job.last_call_s = join_timeout_s * 2 / 3;
-        Self::with_agents(job, &Self::all())
+        Self::with_agents(Self::new(name))
     }
 
     /// Starts a job whose nodes share a secret, and waits until all of its workers run.
     pub(crate) fn start_secured(name: &str) -> (Self, Round) {
-        let mut job = Self::new(name, &Self::all());
+        let mut job = Self::new(name);
         let path = job.sandbox.path("secret");
         let secret = Secret::random().expect("the system has random bytes");
         file::create(&path, &secret).expect("the sandbox is writable");
         job.auth = format!("--auth secret --secret-file {}", path.display());
-        Self::with_agents(job, &Self::all())
+        Self::with_agents(job)
     }
 
     /// Starts a job whose nodes have certificates, and waits until all of its workers run.
     pub(crate) fn start_certified(name: &str) -> (Self, Round) {
-        let mut job = Self::new(name, &Self::all());
+        let mut job = Self::new(name);
         let authority = Authority::new("ca");
         let issued = authority.issue(&Issue::with_names(&["spiffe://site/job"]));
         job.auth = tls_flags(&write_certificates(&job.sandbox.path("tls"), &[&authority], &issued));
-        Self::with_agents(job, &Self::all())
+        Self::with_agents(job)
     }
 
     /// Runs `ragent` with these arguments on a node.
@@ -128,44 +104,16 @@ impl ElectedJob {
         self.run_on(node, &words)
     }
 
-    /// Starts the job on these nodes and waits until they run.
-    pub(crate) fn start_on(name: &str, nodes: &[u32]) -> (Self, Round) {
-        Self::with_agents(Self::new(name, nodes), nodes)
-    }
-
-    /// Starts the job on all nodes, and waits until its workers run. Before each agent, a shell carries out `mounts`. Only that agent
-    /// notices them.
-    pub(crate) fn start_after(name: &str, mounts: &str) -> Self {
-        let mut job = Self::in_sandbox(Sandbox::new(), name, &Self::all());
-        for node in Self::all() {
-            job.start_agent_after(node, mounts);
-        }
-        job.runs_on(&Self::all());
-        job
-    }
-
     /// Starts the job with the endpoint of node 1 alone and waits until all of its workers run.
     pub(crate) fn start_at_one_endpoint(name: &str) -> (Self, Round) {
-        Self::start_at_one_endpoint_on(name, &Self::all())
-    }
-
-    /// Starts the job on these nodes with the endpoint of node 1 alone and waits until they run.
-    pub(crate) fn start_at_one_endpoint_on(name: &str, nodes: &[u32]) -> (Self, Round) {
-        let mut job = Self::new(name, nodes);
-        job.found_by = FoundBy::OneEndpoint;
-        Self::with_agents(job, nodes)
-    }
-
-    /// Starts a job on these nodes, and waits until its workers run. Its agents find each other by a search.
-    pub(crate) fn start_by_search(name: &str, nodes: &[u32]) -> (Self, Round) {
-        let mut job = Self::new(name, nodes);
-        job.found_by = FoundBy::Search;
-        Self::with_agents(job, nodes)
+        let mut job = Self::new(name);
+        job.has_one_endpoint = true;
+        Self::with_agents(job)
     }
 
     /// Starts an etcd of one member, and a job whose agents find their coordinator through it. Waits until all of its workers run.
     pub(crate) fn start_with_etcd(name: &str) -> (Self, Round) {
-        let mut job = Self::new(name, &Self::all());
+        let mut job = Self::new(name);
         let url = format!("http://{}:2379", Network::address(ETCD));
         let data = job.sandbox.path("etcd").display().to_string();
         let mut etcd = job.network.program(&job.sandbox, ETCD, "etcd");
@@ -177,34 +125,27 @@ impl ElectedJob {
         let mut etcd = etcd.start();
         etcd.logs("ready to serve client requests");
         job.etcd = Some(etcd);
-        Self::with_agents(job, &Self::all())
+        Self::with_agents(job)
     }
 
-    fn new(name: &str, nodes: &[u32]) -> Self {
-        Self::in_sandbox(Sandbox::with_standbys(), name, nodes)
-    }
-
-    fn in_sandbox(sandbox: Sandbox, name: &str, nodes: &[u32]) -> Self {
-        let last_call_s = if nodes.len() == NODES as usize { 600 } else { 1 };
+    fn new(name: &str) -> Self {
         Self {
             agents: BTreeMap::new(),
             ended: Vec::new(),
-            last_call_s,
-            join_timeout_s: 600,
             round: RoundId::default(),
-            found_by: FoundBy::List,
+            has_one_endpoint: false,
             etcd: None,
             auth: "--auth none".to_owned(),
-            sandbox,
+            sandbox: Sandbox::with_standbys(),
             network: Network::new(name, ETCD),
         }
     }
 
-    fn with_agents(mut job: Self, nodes: &[u32]) -> (Self, Round) {
-        for node in nodes {
-            job.start_agent(*node);
+    fn with_agents(mut job: Self) -> (Self, Round) {
+        for node in Self::all() {
+            job.start_agent(node);
         }
-        let round = job.runs_on(nodes);
+        let round = job.runs_on(&Self::all());
         if job.sandbox.has_standbys() {
             // The next round uses them.
             for agent in job.agents.values_mut() {
@@ -222,22 +163,21 @@ impl ElectedJob {
     /// Starts the agent of a node after a shell has carried out `mounts`. Only this agent notices them. `$XDG_RUNTIME_DIR` is the runtime
     /// folder of the node.
     pub(crate) fn start_agent_after(&mut self, node: u32, mounts: &str) {
-        let rendezvous = match (&self.etcd, self.found_by) {
+        let rendezvous = match (&self.etcd, self.has_one_endpoint) {
             (Some(_), _) => {
                 let etcd = Network::address(ETCD);
                 format!("--rdzv-backend etcd --rdzv-id j --rdzv-endpoint {etcd}")
             }
-            (None, FoundBy::OneEndpoint) => format!("--rdzv-endpoint {}", Network::address(1)),
-            (None, FoundBy::Search) => "--rdzv-endpoint auto --rdzv-id j".to_owned(),
-            (None, FoundBy::List) => {
+            (None, true) => format!("--rdzv-endpoint {}", Network::address(1)),
+            (None, false) => {
                 format!("--rdzv-endpoint {}:29400", VOTERS.map(Network::address).join(","))
             }
         };
         let words = format!(
             "--nnodes 2:{NODES} --max-restarts 1 {rendezvous} \
-             --rdzv-conf last_call_timeout={},join_timeout={},join_settle=0.1,shrink_timeout=0 \
+             --rdzv-conf last_call_timeout=600,join_timeout=600,join_settle=0.1,shrink_timeout=0 \
              {} --no-python alive.py",
-            self.last_call_s, self.join_timeout_s, self.auth
+            self.auth
         );
         let agent = self.network.ragent_after(&self.sandbox, node, mounts, &words).start();
         self.agents.insert(node, agent);
@@ -283,18 +223,6 @@ impl ElectedJob {
         }
     }
 
-    /// Kills the agent of a node, its keeper and its worker in `round` at once, so that no process is left to
-    /// report their end.
-    pub(crate) fn kill_processes(&mut self, node: u32, round: &Round) {
-        let agent = self.agent(node).pid();
-        let processes = [agent, keeper_of(agent), round.workers[&node]];
-        for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
-            for pid in processes {
-                kill(pid, signal);
-            }
-        }
-    }
-
     /// Kills all processes of a host at once, and removes its state folder, as if another machine took its place.
     pub(crate) fn lose_host(&mut self, node: u32) {
         self.network.kill_all(node);
@@ -330,15 +258,6 @@ impl ElectedJob {
     /// The nodes other than these.
     pub(crate) fn without(nodes: &[u32]) -> Vec<u32> {
         (1..=NODES).filter(|node| !nodes.contains(node)).collect()
-    }
-
-    /// The voters other than the leader.
-    pub(crate) fn followers(leader: Leader) -> [u32; 2] {
-        match leader.node {
-            1 => [2, 3],
-            2 => [1, 3],
-            _ => [1, 2],
-        }
     }
 
     /// Waits until exactly these nodes run, all of them in the same new round.
@@ -413,23 +332,9 @@ impl ElectedJob {
         }
     }
 
-    /// Waits until members have become voters, and the agents of these nodes know them.
-    #[track_caller]
-    pub(crate) fn knows_voters(&mut self, leader: Leader, nodes: &[u32]) {
-        self.agent(leader.node).logs("the voters have changed");
-        for node in nodes {
-            self.agent(*node).logs("received the list of voters");
-        }
-    }
-
     /// The number of elections so far.
     pub(crate) fn count_elections(&mut self) -> usize {
         self.logs().iter().map(|log| log.matches(ELECTED).count()).sum()
-    }
-
-    /// Returns the number of rounds that were admitted so far, in the logs of all coordinators.
-    pub(crate) fn count_rounds(&mut self) -> usize {
-        self.logs().iter().map(|log| log.matches("round admitted").count()).sum()
     }
 
     /// Fails if the worker of one of these nodes in a round is alive.
@@ -463,25 +368,6 @@ impl ElectedJob {
         for node in nodes {
             self.wait_for_end(node);
         }
-    }
-
-    /// Forgets the records of the job, so that another one may begin. All of its agents have ended. Fails if the records break a rule.
-    #[track_caller]
-    pub(crate) fn forget_records(&mut self) {
-        assert!(self.agents.is_empty(), "an agent runs");
-        self.assert_rules();
-        for file in self.sandbox.files_below("") {
-            if file.starts_with("alive.") {
-                fs::remove_file(self.sandbox.path(&file)).expect("the sandbox is writable");
-            }
-        }
-        self.ended.clear();
-        self.forget_round();
-    }
-
-    /// Lets [`Self::runs_on`] wait for any round, also of another job.
-    pub(crate) fn forget_round(&mut self) {
-        self.round = RoundId::default();
     }
 
     /// The rules that the records of the workers so far break.

@@ -1,11 +1,8 @@
 //! Tests agents on a network with failures: real namespaces, real links, real time.
 
-use std::time::Duration;
-
 use nix::sys::signal::Signal;
 use support::{
-    LEASE, Network, Program, READY, Sandbox, Stream, is_alive, is_there, let_pass,
-    may_make_networks,
+    Network, Program, READY, Sandbox, is_there, may_make_networks,
 };
 
 mod elected_job;

@@ -1,12 +1,10 @@
 //! Tests connections between voters on a network with failures. In each test, no two rounds of the job run at the same time.
 
-use std::time::Duration;
-
 use nix::sys::signal::Signal;
 
 use crate::{
     elected_job::{ElectedJob, WITNESS},
-    support::{Network, Stream, is_there, let_pass, may_make_networks},
+    support::may_make_networks,
 };
 
 /// A job with one endpoint does not depend on its host. When the host is lost, a member leads. The host returns without its state while the

@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 
-use crate::support::{LEASE, Sandbox, is_alive, is_there, keeper_of, kill, let_pass};
+use crate::support::{LEASE, Sandbox, is_there, keeper_of, kill, let_pass};
 
 /// If the agent is killed, all of its descendants die, including processes that ignore signals or
 /// have left its session.

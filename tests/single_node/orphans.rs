@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    Cgroup, Sandbox, children, command_line, is_alive, is_there, keeper_of, kill, session_of,
+    Cgroup, Sandbox, command_line, is_alive, is_there, keeper_of, kill, session_of,
 };
 
 /// Workers whose descendants fork and exit again and again, and workers that only SIGKILL can

@@ -116,23 +116,6 @@ impl Network {
         ip(&format!("-n {} route del blackhole {}", self.namespace(from), Self::address(to)));
     }
 
-    /// Loses `percent` of the packets that a node receives, by chance. Needs `nft`.
-    pub fn lose(&self, node: u32, percent: u32) {
-        let hook = "{ type filter hook input priority 0 ; }";
-        for command in [
-            "add table inet loss".to_owned(),
-            format!("add chain inet loss input {hook}"),
-            format!("add rule inet loss input iifname eth0 numgen random mod 100 < {percent} drop"),
-        ] {
-            ip(&format!("netns exec {} nft {command}", self.namespace(node)));
-        }
-    }
-
-    /// Undoes [`Self::lose`].
-    pub fn lose_nothing(&self, node: u32) {
-        ip(&format!("netns exec {} nft delete table inet loss", self.namespace(node)));
-    }
-
     /// Drops new TCP connections to all ports of a node but one. Needs `nft`.
     pub fn open_only(&self, node: u32, port: u16) {
         let hook = "{ type filter hook input priority 0 ; }";
@@ -176,16 +159,6 @@ impl Network {
         for other in self.others(node) {
             self.accept_received(other);
         }
-    }
-
-    /// Drops all packets that a node receives. The senders notice nothing.
-    pub fn deafen(&self, node: u32) {
-        self.drop_received(node, "0.0.0.0/0");
-    }
-
-    /// Undoes [`Self::deafen`].
-    pub fn undeafen(&self, node: u32) {
-        self.accept_received(node);
     }
 
     fn others(&self, node: u32) -> impl Iterator<Item = u32> {
