@@ -12,6 +12,37 @@ use crate::{
 pub(crate) const FLAGS: &str = "--nnodes 2:3 --max-restarts 0 --rdzv-conf \
                                 last_call_timeout=3600,shrink_timeout=0,join_settle=0";
 
+/// An agent that is stopped (SIGSTOP) while its job ends finds the outcome in etcd later. Its workers do not run again.
+#[test]
+fn stopped_agent_finds_the_outcome() {
+    let sandbox = Sandbox::new();
+    let Some(etcd) = Cluster::start(&sandbox, 1) else { return };
+    let orders: Vec<_> = (0..3).map(|rank| sandbox.orders(rank)).collect();
+    let words = format!(
+        "--rdzv-backend etcd --rdzv-id j --rdzv-endpoint {} {FLAGS} --no-python obey.sh",
+        etcd.endpoints()
+    );
+    let mut agents: Vec<_> = (0..3).map(|_| sandbox.ragent(&words).start()).collect();
+    for agent in &mut agents {
+        agent.logs("worker started");
+    }
+    let stopped = agents.remove(0);
+    stopped.signal(Signal::SIGSTOP);
+    for agent in &mut agents {
+        agent.logs("worker started");
+    }
+    for orders in &orders[..2] {
+        orders.give("exit 0");
+    }
+    for agent in agents {
+        agent.end().assert_code(0);
+    }
+    stopped.signal(Signal::SIGCONT);
+    let end = stopped.end();
+    end.assert_code(0);
+    assert_eq!(end.stderr.matches("worker started").count(), 1, "{}", end.stderr);
+}
+
 /// The leader's agent is killed. Its keeper reports that to the members with the lowest ranks, and one of them leads. The others continue
 /// at once and without a charge, and a new agent joins them.
 #[test]

@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 
-use crate::support::{LEASE, Sandbox, is_there, keeper_of, kill, let_pass};
+use crate::support::{LEASE, Sandbox, is_alive, is_there, keeper_of, kill, let_pass};
 
 /// If the agent is killed, all of its descendants die, including processes that ignore signals or
 /// have left its session.
@@ -75,6 +75,24 @@ fn workers_do_not_outlive_agent_and_keeper() {
     lifeline.wait_until_broken();
     agent.wait_until_silent();
     sandbox.assert_nothing_left();
+}
+
+/// A single-node job has no lease. While its agent is stopped, no other process can start a second group, so its workers keep running.
+#[test]
+fn frozen_agent_of_a_single_node_keeps_its_workers() {
+    let sandbox = Sandbox::new();
+    let orders = sandbox.orders(0);
+    let mut agent = sandbox.ragent("--no-python obey.sh").start();
+    let worker = agent.worker();
+    agent.freeze(2 * LEASE);
+    // The agent has resumed once it has handled this.
+    orders.give("echo still here");
+    agent.prints("still here");
+    assert!(is_alive(worker.pid()));
+    orders.give("exit 0");
+    let end = agent.end();
+    end.assert_code(0);
+    assert_eq!(end.stdout.matches("worker rank=").count(), 1, "{}", end.stdout);
 }
 
 /// A stopped keeper is reported within seconds, and so is its return.

@@ -158,6 +158,16 @@ fn script_is_whatever_python_runs() {
     sandbox.ragent("run").run().assert_code(2);
 }
 
+/// Workers start with no signal blocked, and none ignored, although their keeper ignores most.
+#[test]
+fn signals_of_a_new_worker() {
+    let sandbox = Sandbox::new();
+    let words = "--no-python grep -e SigBlk -e SigIgn /proc/self/status";
+    let end = sandbox.ragent(words).run();
+    end.assert_code(0);
+    assert_eq!(end.stdout, "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");
+}
+
 /// A script that `--run-path` runs does not end before the scripts of the other workers have returned, or ended. The failure of another one
 /// ends it.
 #[test]
