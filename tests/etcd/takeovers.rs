@@ -91,20 +91,3 @@ fn leader_is_frozen() {
     assert_eq!(job.count_leaderships(), 2);
     job.end();
 }
-
-/// The leader's agent leaves. It leads until its workers have ended, and then another one does.
-#[test]
-fn leader_leaves() {
-    let sandbox = Sandbox::new();
-    let Some(etcd) = Cluster::start(&sandbox, 1) else { return };
-    let mut job = Job::new(&sandbox, etcd.endpoints(), FLAGS);
-    job.run(3);
-    let leader = job.take_leader();
-    leader.signal(Signal::SIGTERM);
-    job.runs();
-    let end = job.end_of(leader);
-    end.assert_code(8);
-    end.assert_stderr(&["left the job because of SIGTERM"]);
-    assert_eq!(job.status()["restarts_used"], 0);
-    job.end();
-}

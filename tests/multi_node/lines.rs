@@ -2,13 +2,10 @@
 
 use std::fs;
 
-use nix::{
-    sys::{signal::Signal, stat::Mode},
-    unistd::mkfifo,
-};
+use nix::{sys::stat::Mode, unistd::mkfifo};
 
 use crate::{
-    job::{Job, workers},
+    job::Job,
     support::{Sandbox, ScreenTerminal},
 };
 

@@ -1,9 +1,7 @@
 //! Tests agents on a network with failures: real namespaces, real links, real time.
 
 use nix::sys::signal::Signal;
-use support::{
-    Network, Program, READY, Sandbox, is_there, may_make_networks,
-};
+use support::{Network, Program, READY, Sandbox, is_there, may_make_networks};
 
 mod elected_job;
 mod records;

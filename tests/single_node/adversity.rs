@@ -1,7 +1,5 @@
 //! Tests failures of the machine: disks, descriptors, forks, clocks and names fail, and workers run on.
 
-use std::fs;
-
 use nix::sys::signal::Signal;
 
 use crate::support::{Faults, Network, Program, Sandbox, Stream, let_pass, may_make_networks};

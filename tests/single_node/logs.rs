@@ -1,6 +1,6 @@
 //! Tests the output of workers, and its destinations: torchrun's layout, prefixes and rules.
 
-use std::{fs, path::Path};
+use std::fs;
 
 use nix::sys::signal::Signal;
 use ragent_base::sys::clock;

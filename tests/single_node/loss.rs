@@ -61,7 +61,7 @@ fn killed_keeper_is_replaced() {
     sandbox.assert_nothing_left();
 }
 
-/// If agent and keeper are killed one right after the other, the workers die.
+/// If agent and keeper are killed at the same instant, the kernel kills the workers.
 #[test]
 fn workers_do_not_outlive_agent_and_keeper() {
     let sandbox = Sandbox::new();
@@ -70,8 +70,11 @@ fn workers_do_not_outlive_agent_and_keeper() {
     let mut agent = sandbox.ragent(words).hold(&lifeline).start();
     agent.workers(2);
     let keeper = keeper_of(agent.pid());
-    agent.signal(Signal::SIGKILL);
-    kill(keeper, Signal::SIGKILL);
+    // Both are stopped first, so that neither sees the other's end.
+    for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
+        agent.signal(signal);
+        kill(keeper, signal);
+    }
     lifeline.wait_until_broken();
     agent.wait_until_silent();
     sandbox.assert_nothing_left();

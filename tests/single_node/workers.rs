@@ -2,8 +2,6 @@
 
 use std::fs;
 
-use nix::sys::signal::Signal;
-
 use crate::support::{Sandbox, children, is_there, keeper_of, session_of};
 
 /// Each worker leads its own session, without the agent's terminal and signals.
