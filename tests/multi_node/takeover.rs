@@ -236,6 +236,26 @@ fn same_command_runs_again_after_each_end() {
     }
 }
 
+/// A voter with another list is excluded from the election, and the others report that. Its agent takes part in the job.
+#[test]
+fn voter_with_another_list_is_excluded() {
+    let sandbox = Sandbox::new();
+    let list = endpoints();
+    let job = elected(&sandbox, &list, "--nnodes 3");
+    let mut agents: Vec<Program> = (0..2).map(|_| job.guest("--no-python stay.sh")).collect();
+    // They have the first two endpoints of both lists.
+    for agent in &mut agents {
+        agent.logs("voter started");
+    }
+    let [first, second, _] = &list;
+    let other = [first.clone(), second.clone(), format!("127.0.0.1:{}", free_port())];
+    agents.push(elected(&sandbox, &other, "--nnodes 3").guest("--no-python stay.sh"));
+    assert_round(&mut agents, 3);
+    for agent in &mut agents[..2] {
+        agent.logs("was refused: its `--rdzv-endpoint` or its `--nnodes` differs");
+    }
+}
+
 /// Returns the state files of voters.
 fn states(sandbox: &Sandbox) -> Vec<String> {
     let files = sandbox.files_below("");

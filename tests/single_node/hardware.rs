@@ -33,6 +33,19 @@ fn kill_for_lack_of_memory_is_named() {
     }
 }
 
+/// A worker that somebody else has killed is not named so.
+#[test]
+fn other_kills_are_not_named_so() {
+    let sandbox = Sandbox::new();
+    let orders = sandbox.orders(0);
+    let mut agent = sandbox.ragent("--no-python obey.sh").default_lines().start();
+    agent.worker();
+    orders.give("kill -KILL $$");
+    let end = agent.end();
+    end.assert_code(1);
+    assert!(end.stderr.contains("rank 0 failed in round 1: killed by SIGKILL"), "{}", end.stderr);
+}
+
 /// The line about the first reading of a round.
 const READ: &str = "the hardware was read at the start of the round";
 

@@ -133,6 +133,26 @@ fn check_ends_with_its_agent() {
     }
 }
 
+/// An error of a GPU makes the machine unhealthy when its worker has failed. A machine without anything of that has no warning.
+#[test]
+fn error_of_a_gpu_makes_unhealthy() {
+    let sandbox = Sandbox::new();
+    let Some(mut gpus) = Gpus::new(&sandbox) else { return };
+    let orders = sandbox.orders(0);
+    let start = sandbox.ragent("--max-restarts 1 --no-python obey.sh");
+    let mut agent = gpus.belong_to(start).start();
+    agent.worker();
+    gpus.fail(1, 79);
+    agent.logs("WARN GPU 1 reported XID 79");
+    orders.give("exit 3");
+    let line = agent.logs("this machine is unhealthy: ");
+    assert!(line.contains("GPU 1: XID 79 (fell off the bus)"), "{line}");
+    assert!(line.contains("class=\"replace\""), "{line}");
+    agent.worker();
+    orders.give("exit 0");
+    agent.end().assert_code(0);
+}
+
 /// With `--health off` nothing is read.
 #[test]
 fn health_off_reads_nothing() {
