@@ -1,4 +1,4 @@
-//! Tests the files of a voter: reading one that is damaged, and writing into a folder that is read-only.
+//! Tests how a voter reads a damaged state file, and writes into a read-only folder.
 
 use std::fs;
 
