@@ -99,7 +99,7 @@ test-volume: venv packages
 	$(CARGO) test --workspace --locked --test abuse -- --ignored --test-threads 2
 	KILLS=$(KILLS) $(CARGO) test --workspace --locked --test memory -- kills_in_saves
 	TAKEOVERS=$(TAKEOVERS) $(CARGO) test --workspace --locked --test partition -- --ignored --nocapture takeovers::
-	$(CARGO) test --workspace --locked --test torch -- --ignored
+	$(CARGO) test --workspace --locked --test torch --test gpu -- --ignored
 	.venv/bin/python -m pytest -q -m long tests/python
 	scripts/run-tests.py 'PET_STANDBY=1 torch --include-ignored --skip stalls:: --skip survival::' 'PET_STANDBY=1 conformance both_worlds'
 

@@ -127,6 +127,7 @@ fn used_mib() -> Vec<u64> {
 
 /// The same job with gloo, which needs no GPU.
 #[test]
+#[ignore = "`make test-all` runs it: importing torch takes seconds of CPU time"]
 fn standbys_continue_on_processors() {
     let Some(machine) = Machine::with_processors() else { return };
     let mut standbys = 0;

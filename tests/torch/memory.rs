@@ -14,8 +14,19 @@ use crate::{
 /// optimizer, and begins after a step that was saved in memory.
 #[test]
 fn killed_worker_changes_no_parameter() {
+    assert_unchanged(&["dcp"]);
+}
+
+/// So it does with `memory.save`.
+#[test]
+#[ignore = "`make test-all` runs it: importing torch takes seconds of CPU time"]
+fn killed_worker_changes_no_saved_parameter() {
+    assert_unchanged(&["state", "replicated"]);
+}
+
+fn assert_unchanged(modes: &[&str]) {
     let Some(python) = venv("python") else { return };
-    for mode in ["state", "replicated", "dcp"] {
+    for mode in modes {
         let sandbox = Sandbox::new();
         let words = format!(
             "--standalone --nproc-per-node 2 --max-restarts 1 {REPOSITORY}/tests/torch/memory.py {mode}"

@@ -502,6 +502,7 @@ impl Agent {
     }
 
     fn finish_left(&mut self, signal: Signal) {
+        let signal = (!self.notices.is_leaving()).then_some(signal);
         self.finish(Ending::Left { signal, saved_step: self.notices.left_after });
     }
 

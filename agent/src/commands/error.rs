@@ -425,13 +425,14 @@ impl Ended {
                     "look for its outcome on another node; start the agent again to take part in the next run",
                 ),
             ),
-            Ending::Left { signal, saved_step: None } => {
-                format!("ragent: left the job because of {signal}")
+            Ending::Left { signal, saved_step } => {
+                let cause = signal.map_or("a notice".to_owned(), |signal| signal.to_string());
+                let saved = saved_step.map(|step| {
+                    let step = grouped(step);
+                    format!("; the job is saved at step {step}: start it again, and it goes on from there")
+                });
+                format!("ragent: left the job because of {cause}{}", saved.unwrap_or_default())
             }
-            Ending::Left { signal, saved_step: Some(step) } => format!(
-                "ragent: left the job because of {signal}; the job is saved at step {}: start it again, and it goes on from there",
-                grouped(*step)
-            ),
             Ending::Refused(reason) => refused(reason, settings, endpoint, title),
             Ending::Unreachable { waited, was_registered, has_left, complete_step } => {
                 let seconds = waited.as_secs();

@@ -512,7 +512,7 @@ async fn leaves(
 fn left(signal: Signal) -> agent_driver::NodeEnd {
     agent_driver::NodeEnd {
         ending: Ending::Left {
-            signal: ragent_core::signal::Signal(signal as i32),
+            signal: Some(ragent_core::signal::Signal(signal as i32)),
             saved_step: None,
         },
         workers_succeeded: false,

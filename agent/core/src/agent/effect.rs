@@ -92,10 +92,10 @@ pub enum News {
 pub enum Ending {
     /// The job is over.
     Closed(Outcome),
-    /// The node left because of a signal.
+    /// The node left because of a signal or a notice.
     Left {
-        /// The signal.
-        signal: Signal,
+        /// The signal; `None` if a notice was about this node.
+        signal: Option<Signal>,
         /// The step that all ranks had saved; `None` if steps may be lost. It is set if the signal came between two
         /// rounds, and the earlier one ended with this checkpoint.
         saved_step: Option<u64>,

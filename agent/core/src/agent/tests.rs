@@ -286,8 +286,10 @@ fn leaving_is_reported_first_and_waits_for_the_dismissal() {
     assert_eq!(t.signal(), [t.sends(NodeState::Leaving { reaped: false }), stop]);
     assert_eq!(t.signal(), []);
     assert_eq!(t.finished(GroupEnd::Stopped), [t.sends(NodeState::Leaving { reaped: true })]);
-    let left =
-        Effect::Local(Action::Finish(Ending::Left { signal: Signal::TERM, saved_step: None }));
+    let left = Effect::Local(Action::Finish(Ending::Left {
+        signal: Some(Signal::TERM),
+        saved_step: None,
+    }));
     assert_eq!(t.assign(Assignment::Dismiss), [Effect::Send(FromNode::Goodbye), left]);
 }
 
@@ -297,15 +299,20 @@ fn leaving_while_disconnected_waits_for_nobody() {
     let mut t = Fixture::new();
     assert_eq!(
         t.signal(),
-        [Effect::Local(Action::Finish(Ending::Left { signal: Signal::TERM, saved_step: None }))]
+        [Effect::Local(Action::Finish(Ending::Left {
+            signal: Some(Signal::TERM),
+            saved_step: None
+        }))]
     );
     let mut t = Fixture::running();
     t.signal();
     t.agent.handle_disconnected(t.now);
     t.agent.handle_lease_lost();
     assert_eq!(t.effects(), [KILL]);
-    let left =
-        Effect::Local(Action::Finish(Ending::Left { signal: Signal::TERM, saved_step: None }));
+    let left = Effect::Local(Action::Finish(Ending::Left {
+        signal: Some(Signal::TERM),
+        saved_step: None,
+    }));
     assert_eq!(t.finished(GroupEnd::Stopped), [left]);
 }
 
@@ -347,7 +354,10 @@ fn leaving_node_outlives_no_lease() {
     t.agent.handle_lease_lost();
     assert_eq!(
         t.effects(),
-        [Effect::Local(Action::Finish(Ending::Left { signal: Signal::TERM, saved_step: None }))]
+        [Effect::Local(Action::Finish(Ending::Left {
+            signal: Some(Signal::TERM),
+            saved_step: None
+        }))]
     );
 }
 
