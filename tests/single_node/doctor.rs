@@ -130,46 +130,6 @@ fn endpoint_is_looked_at() {
     assert_eq!(check(&served, "clock")["verdict"], "pass");
 }
 
-/// Each voter of a list is checked as a single endpoint is, and their majority in addition.
-#[test]
-fn voters_are_looked_at() {
-    let sandbox = Sandbox::new();
-    let held = TcpListener::bind("127.0.0.1:0").expect("loopback takes a listener");
-    let held = held.local_addr().expect("it is bound").port();
-    let [free, served] = [free_port(), free_port()];
-    let words = format!("--rdzv-endpoint 127.0.0.1:{served} --rdzv-id job7 --no-python stay.sh");
-    let mut agent = sandbox.ragent(&words).start();
-    agent.worker();
-    let doctor = |ports: [u16; 3]| {
-        let [a, b, c] = ports.map(|port| format!("127.0.0.1:{port}"));
-        sandbox.ragent(&format!("doctor --json --rdzv-endpoint {a},{b},{c}")).run()
-    };
-    let end = doctor([free, served, held]);
-    end.assert_code(1);
-    let found: Value = serde_json::from_str(&end.stdout).expect("it prints JSON");
-    let checks = found["checks"].as_array().expect("a list of checks");
-    let of_ports: Vec<(&Value, &str)> = checks
-        .iter()
-        .filter(|check| check["check"] == "port")
-        .map(|check| (&check["verdict"], text(check)))
-        .collect();
-    let expected = [
-        ("pass", free, "is free"),
-        ("pass", served, "is served by ragent, job `job7`"),
-        ("fail", held, "is served by a program other than ragent, process"),
-    ];
-    assert_eq!(of_ports.len(), expected.len(), "{}", end.stdout);
-    for ((verdict, text), (expected, port, part)) in of_ports.into_iter().zip(expected) {
-        assert_eq!(verdict, expected, "{text}");
-        assert!(text.starts_with(&format!("127.0.0.1:{port}")) && text.contains(part), "{text}");
-    }
-    let majority = check(&end, "voters");
-    assert_eq!(majority["verdict"], "warn");
-    assert!(text(&majority).starts_with("1 of 3 voters answer"), "{majority}");
-    let absent = format!("127.0.0.1:{free}, 127.0.0.1:{held}");
-    assert!(majority["hint"].as_str().is_some_and(|hint| hint.contains(&absent)), "{majority}");
-}
-
 /// Shortages are named: too few files for the workers, and an interpreter that does not run.
 #[test]
 fn shortages_are_named() {

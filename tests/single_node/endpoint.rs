@@ -11,7 +11,7 @@ use nix::{
     sys::socket::{setsockopt, sockopt},
 };
 
-use crate::support::{End, Sandbox, free_port, swallowing_listener};
+use crate::support::{End, Sandbox, swallowing_listener};
 
 /// The arguments of an agent that may not host, so that it reports the server at `endpoint`.
 fn guest_of(endpoint: &str, join_timeout: u32) -> String {
@@ -69,14 +69,6 @@ fn server_that_answers_and_resets() {
     assert!(!end.stderr.contains("tonic"), "{}", end.stderr);
 }
 
-/// A silent server, like a store of torchrun, is reported as such.
-#[test]
-fn server_that_sends_nothing() {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let port = listener.local_addr().unwrap().port();
-    joining_a_foreign_server_at(port).assert_stderr(&["sends nothing", "torchrun"]);
-}
-
 /// A port that a program holds without serving it cannot be hosted, and the agent does not wait for
 /// it.
 #[test]
@@ -97,21 +89,6 @@ fn port_that_is_held() {
     let end = sandbox.ragent(&words).run();
     end.assert_code(10);
     end.assert_stderr(&[&format!("port {port} is in use by another program"), "hint: "]);
-    assert_eq!(end.stdout, "");
-}
-
-/// If no process serves the endpoint, the agent logs at once that it waits, with the reason, and
-/// gives up after the join timeout.
-#[test]
-fn endpoint_that_nobody_serves() {
-    let sandbox = Sandbox::new();
-    let port = free_port();
-    let mut agent = sandbox.ragent(&guest_of(&format!("127.0.0.1:{port}"), 1)).start();
-    agent.logs("waiting for the coordinator");
-    let end = agent.end();
-    end.assert_code(1);
-    let what = format!("no agent served 127.0.0.1:{port} within 1 s");
-    end.assert_stderr(&[&what, "Connection refused", "hint: ", "no firewall blocks its port"]);
     assert_eq!(end.stdout, "");
 }
 
@@ -144,20 +121,6 @@ fn packets_that_are_swallowed() {
     let mut agent = sandbox.ragent(&guest_of(&address.to_string(), 3600)).start();
     let line = agent.logs("waiting for the coordinator");
     assert!(line.contains(&format!("{address}: no answer")), "{line}");
-}
-
-/// An agent that still looks for its coordinator ends at once on a signal.
-#[test]
-fn signal_ends_the_search() {
-    let sandbox = Sandbox::new();
-    let endpoint = format!("127.0.0.1:{}", free_port());
-    let mut agent = sandbox.ragent(&guest_of(&endpoint, 3600)).start();
-    agent.logs("waiting for the coordinator");
-    agent.signal(nix::sys::signal::Signal::SIGTERM);
-    let end = agent.end();
-    end.assert_code(8);
-    end.assert_stderr(&["SIGTERM"]);
-    sandbox.assert_nothing_left();
 }
 
 /// The store of a round listens at the node's `--local-addr`, even if the endpoint is another

@@ -86,25 +86,6 @@ fn worker_gets_torchruns_variables_and_nothing_else() {
     assert_eq!(environments(&end).len(), 2);
 }
 
-/// Variables that the user has set are not changed.
-#[test]
-fn users_choices_stay() {
-    let sandbox = Sandbox::new();
-    let start = sandbox.ragent("--nproc-per-node 2 --no-python environment.sh");
-    let start = start.env("OMP_NUM_THREADS", "8").env("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3");
-    let environments = environments(&start.run());
-    assert_eq!(environments[&1]["OMP_NUM_THREADS"], "8");
-    assert_eq!(environments[&1]["TORCH_NCCL_ASYNC_ERROR_HANDLING"], "3");
-}
-
-/// A single worker keeps all its threads.
-#[test]
-fn single_worker_keeps_its_threads() {
-    let sandbox = Sandbox::new();
-    let end = sandbox.ragent("--no-python environment.sh").run();
-    assert!(!environments(&end)[&0].contains_key("OMP_NUM_THREADS"));
-}
-
 /// The variables of a service manager are for the agent only.
 #[test]
 fn service_managers_variables_are_not_inherited() {

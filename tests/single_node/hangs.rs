@@ -119,18 +119,6 @@ fn heartbeats_are_progress() {
     assert!(end.report().contains("killed because it made no progress"), "{}", end.report());
 }
 
-/// A worker may report itself as hung.
-#[test]
-fn worker_asks_to_be_taken_for_hung() {
-    let sandbox = Sandbox::new();
-    let mut beats = beats(&sandbox);
-    let mut agent = agent(&sandbox, "--hang-timeout 3600");
-    agent.worker();
-    writeln!(beats, "trigger").unwrap();
-    let end = agent.end();
-    assert!(end.report().contains("it reported a hang"), "{}", end.report());
-}
-
 /// Sockets of a killed agent, and a folder with the mode of a loose umask, do not disable the reports to the next agent. A folder that
 /// others can write to is not used, and workers start without a socket.
 #[test]
@@ -210,15 +198,6 @@ fn signal_asks_hung_workers_for_their_stacks() {
         end.assert_code(1);
         assert!(end.report().contains("    I am in the forward pass"), "{}", end.report());
     }
-}
-
-/// Without the flag no worker is watched, and none gets a socket.
-#[test]
-fn nobody_is_watched_unasked() {
-    let sandbox = Sandbox::new();
-    let script = "[ -z \"${NOTIFY_SOCKET+x}${WATCHDOG_USEC+x}\" ]";
-    let start = sandbox.ragent("--no-python bash -c").arg(script);
-    start.env("NOTIFY_SOCKET", "/run/x").env("WATCHDOG_USEC", "1").run().assert_code(0);
 }
 
 /// `ragent stacks` prints where all workers are, also in a job that makes progress or has no steps. Without py-spy and torch, that is the

@@ -76,27 +76,6 @@ fn error_of_a_gpu_is_named() {
     assert!(line.starts_with(text), "{report}");
 }
 
-/// A change that the driver announces is read and named. An error of a GPU that workers do not see is not.
-#[test]
-fn only_own_gpus_are_named() {
-    let sandbox = Sandbox::new();
-    let Some(mut gpus) = Gpus::new(&sandbox) else { return };
-    let orders = sandbox.orders(0);
-    let start = sandbox.ragent("--no-python obey.sh");
-    let mut agent = gpus.belong_to(start).env("CUDA_VISIBLE_DEVICES", "1").start();
-    agent.worker();
-    agent.logs(READ);
-    gpus.fail(0, 79);
-    gpus.change(1, 230, 2);
-    let text = "GPU 1 asked for a restart of the machine";
-    agent.logs(&format!("WARN {text}"));
-    orders.give("exit 3");
-    let end = agent.end();
-    end.assert_code(1);
-    assert!(end.stderr.contains(&format!("  hardware  : {text} ")), "{}", end.stderr);
-    assert!(!end.stderr.contains("XID 79"), "{}", end.stderr);
-}
-
 /// A GPU that is gone is named, and the numbers of the others stay the same. So is one that becomes unavailable.
 #[test]
 fn lost_gpus_are_named() {

@@ -72,26 +72,6 @@ fn deepspeed_contract() {
     }
 }
 
-/// Paths of the job contain its name, and are the same in each round. A job without a name gets a new folder each time.
-#[test]
-fn paths_of_the_job() {
-    let sandbox = Sandbox::new();
-    let words = "--max-restarts 1 --rdzv-id job7 --save-path auto --checkpoint-path auto";
-    let named = arguments(&workers(&sandbox, words).env("FAILS", "1").run());
-    let path = |name: &str| sandbox.path(name).display().to_string();
-    let (save, checkpoint) = (path("ragent-job7/save"), path("ragent-job7/checkpoint.pt"));
-    let expected =
-        ["--lr", "3", "--save_path", save.as_str(), "--checkpoint_path", checkpoint.as_str()];
-    assert_eq!(named[&(0, 0)], expected);
-    assert_eq!(named[&(0, 1)], expected);
-    assert!(sandbox.path("ragent-job7/save").is_dir());
-    let unnamed = || arguments(&workers(&sandbox, "--save-path auto").run())[&(0, 0)].clone();
-    assert_ne!(unnamed(), unnamed());
-    let own = arguments(&workers(&sandbox, "--save-path s3://a/b").run());
-    assert_eq!(own[&(0, 0)], ["--lr", "3", "--save_path", "s3://a/b"]);
-    assert!(!sandbox.path("s3:").exists());
-}
-
 /// A folder that cannot be made is reported before anything starts.
 #[test]
 fn folder_that_cannot_be_made() {

@@ -1,4 +1,4 @@
-//! Tests the output of workers, and its destinations: torchrun's layout, prefixes and rules.
+//! Tests that no output of workers is lost, and which temporary folders stay. The target `conformance` compares the files with torchrun's.
 
 use std::fs;
 
@@ -7,56 +7,10 @@ use ragent_base::sys::clock;
 
 use crate::support::{PATIENCE, Sandbox, Stream};
 
-/// The files below the run's folder in `logs`, without that folder's random name.
-fn log_files(sandbox: &Sandbox) -> Vec<(String, String)> {
-    let read = |file: String| {
-        let text = fs::read_to_string(sandbox.path("logs").join(&file)).unwrap();
-        let (run, file) = file.split_once('/').unwrap();
-        assert!(run.starts_with("my-job_") && run.len() == "my-job_".len() + 8, "{run}");
-        (file.to_owned(), text)
-    };
+/// The content of the log files.
+fn log_files(sandbox: &Sandbox) -> Vec<String> {
+    let read = |file: String| fs::read_to_string(sandbox.path("logs").join(file)).unwrap();
     sandbox.files_below("logs").into_iter().map(read).collect()
-}
-
-const SPEAK: &str = "echo out $RANK; echo err $RANK >&2";
-
-fn pair(file: &str, text: &str) -> (String, String) {
-    (file.to_owned(), text.to_owned())
-}
-
-/// Redirected streams go to files, in torchrun's layout, and not to the console.
-#[test]
-fn redirected_streams_go_to_files() {
-    let sandbox = Sandbox::new();
-    let words = "--nproc-per-node 2 --rdzv-id my-job --rdzv-endpoint 127.0.0.1:0 --log-dir logs -r 3 --no-python bash -c";
-    let end = sandbox.ragent(words).arg(SPEAK).run();
-    end.assert_code(0);
-    assert_eq!(end.stdout, "");
-    assert!(!end.stderr.contains("err "), "{}", end.stderr);
-    let expected = [
-        pair("attempt_0/0/stderr.log", "err 0\n"),
-        pair("attempt_0/0/stdout.log", "out 0\n"),
-        pair("attempt_0/1/stderr.log", "err 1\n"),
-        pair("attempt_0/1/stdout.log", "out 1\n"),
-    ];
-    assert_eq!(log_files(&sandbox), expected);
-}
-
-/// Teed streams go to files unchanged, and to the console with the role and the local rank before
-/// each line.
-#[test]
-fn teed_lines_have_a_prefix_on_the_console() {
-    let sandbox = Sandbox::new();
-    let words = "--nproc-per-node 2 --rdzv-id my-job --rdzv-endpoint 127.0.0.1:0 --log-dir logs -t 3 --role trainer \
-                 --no-python bash -c";
-    let end = sandbox.ragent(words).arg(SPEAK).run();
-    end.assert_code(0);
-    let mut lines: Vec<&str> = end.stdout.lines().collect();
-    lines.sort_unstable();
-    assert_eq!(lines, ["[trainer0]:out 0", "[trainer1]:out 1"]);
-    end.assert_stderr(&["[trainer0]:err 0\n", "[trainer1]:err 1\n"]);
-    assert_eq!(log_files(&sandbox)[1], pair("attempt_0/0/stdout.log", "out 0\n"));
-    assert_eq!(log_files(&sandbox).len(), 4);
 }
 
 /// Without a choice the output of workers goes to the console, unchanged and without a prefix.
@@ -86,27 +40,6 @@ fn streams_in_one_file_are_complete() {
     assert_eq!(fs::read(sandbox.path("all")).unwrap().len(), expected);
 }
 
-/// Each restart has files of its own.
-#[test]
-fn each_attempt_has_its_files() {
-    let sandbox = Sandbox::new();
-    let words = "--max-restarts 1 --rdzv-id my-job --rdzv-endpoint 127.0.0.1:0 --log-dir logs -r 1 --no-python bash -c";
-    let end = sandbox.ragent(words).arg(format!("{SPEAK}; exit 1")).run();
-    end.assert_code(1);
-    let expected =
-        [pair("attempt_0/0/stdout.log", "out 0\n"), pair("attempt_1/0/stdout.log", "out 0\n")];
-    assert_eq!(log_files(&sandbox), expected);
-}
-
-/// The last lines of a stderr that is redirected to a file are in the report too.
-#[test]
-fn report_has_the_end_of_a_redirected_stderr() {
-    let sandbox = Sandbox::new();
-    let end = sandbox.ragent("--log-dir logs -r 3 --no-python fail.sh 2").run();
-    end.assert_code(1);
-    assert!(end.report().contains("    rank 0 gives up"), "{}", end.report());
-}
-
 /// A temporary log folder without files is removed at the end.
 #[test]
 fn unused_temporary_folder_is_removed() {
@@ -123,16 +56,6 @@ fn used_temporary_folder_stays() {
     let files = sandbox.files_below("tmp");
     assert_eq!(files.len(), 1, "{files:?}");
     assert!(end.report().contains(&files[0]), "{}", end.report());
-}
-
-/// With `--log-dir /dev/null` no file is written, and all output goes to the console.
-#[test]
-fn logs_can_be_switched_off() {
-    let sandbox = Sandbox::new();
-    let end = sandbox.ragent("--log-dir /dev/null -r 3 --no-python bash -c").arg(SPEAK).run();
-    end.assert_code(0);
-    assert_eq!(end.stdout, "out 0\n");
-    assert_eq!(sandbox.files_below("tmp"), Vec::<String>::new());
 }
 
 /// The output of workers is in their log files, or on the console, even if the agent was killed
@@ -156,7 +79,7 @@ fn killed_agent_loses_no_output() {
         let is_number = |line: &&str| line.parse::<u32>().is_ok();
         let mut text = agent.text(Stream::Stderr);
         if words.contains("logs") {
-            text = log_files(&sandbox).into_iter().map(|(_, text)| text).collect();
+            text = log_files(&sandbox).concat();
         }
         assert_eq!(text.lines().filter(is_number).count(), 1000, "{words}");
     }
@@ -193,7 +116,7 @@ fn kill_after(lines: usize, words: &str) {
     sandbox.wait_until_nothing_left();
     let mut texts = Vec::new();
     if words.contains("logs") {
-        texts.extend(log_files(&sandbox).into_iter().map(|(_, text)| ("", text)));
+        texts.extend(log_files(&sandbox).into_iter().map(|text| ("", text)));
     }
     if !words.contains("-r") {
         texts.push(("[default0]:", agent.text(Stream::Stdout)));

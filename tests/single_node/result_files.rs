@@ -42,18 +42,6 @@ fn report_of_a_success() {
     assert_eq!(report["first_failure"], Value::Null);
 }
 
-/// A file that cannot be written is reported before anything starts.
-#[test]
-fn files_that_cannot_be_written() {
-    let sandbox = Sandbox::new();
-    for flag in ["--report gone/x", "--journal gone/x"] {
-        let end = sandbox.ragent(&format!("{flag} --no-python bash -c")).arg("echo started").run();
-        end.assert_code(2);
-        assert_eq!(end.stdout, "", "{flag}");
-        end.assert_stderr(&["gone/x` cannot be written: No such file or directory"]);
-    }
-}
-
 /// Events of workers and of the agent have torchrun's names, one JSON object a line.
 #[test]
 fn events_of_a_restart() {
@@ -115,16 +103,4 @@ fn events_of_many_workers() {
     end.assert_code(0);
     let count = |state: &str| end.stderr.matches(&format!("worker.status.{state}\"")).count();
     assert_eq!((count("START"), count("SUCCEEDED")), (100, 101));
-}
-
-/// If `TORCHELASTIC_ERROR_FILE` is set for the agent, it writes the first failure there.
-#[test]
-fn error_file_is_passed_on() {
-    let sandbox = Sandbox::new();
-    let start = sandbox.ragent("--no-python error_file.sh");
-    let end = start.env("TORCHELASTIC_ERROR_FILE", sandbox.path("mine.json")).run();
-    end.assert_code(1);
-    let error = json_file(&sandbox, "mine.json");
-    assert_eq!(error["message"]["errorCode"], 1, "{error}");
-    assert!(error["message"]["message"].is_string(), "{error}");
 }

@@ -190,37 +190,6 @@ fn wrong_parents() {
     }
 }
 
-/// A worker that ignores the signal is killed after its grace period.
-#[test]
-fn stubborn_worker_is_killed_after_its_grace() {
-    let sandbox = Sandbox::with_standbys();
-    let words = "--nproc-per-node 2 --shutdown-timeout 1 --no-python stubborn.sh";
-    let mut agent = sandbox.ragent(words).start();
-    agent.workers(2);
-    agent.signal(Signal::SIGTERM);
-    let mut ranks: Vec<_> =
-        (0..2).map(|_| agent.logs("is killed by SIGKILL 1 s after SIGTERM")).collect();
-    ranks.sort();
-    assert!(ranks[0].contains("rank 0 is") && ranks[1].contains("rank 1 is"), "{ranks:?}");
-    agent.end().assert_code(8);
-    sandbox.assert_nothing_left();
-}
-
-/// A second Ctrl-C kills stubborn workers at once.
-#[test]
-fn second_ctrl_c_kills_at_once() {
-    let sandbox = Sandbox::with_standbys();
-    let words = "--nproc-per-node 2 --shutdown-timeout 3600 --no-python stubborn.sh";
-    let mut agent = sandbox.ragent(words).start();
-    agent.workers(2);
-    for _ in 0..2 {
-        agent.signal(Signal::SIGINT);
-        agent.logs("signal received; leaving the job");
-    }
-    agent.end().assert_code(8);
-    sandbox.assert_nothing_left();
-}
-
 /// Under `nohup`, an agent goes on when its terminal is gone. Its workers have SIGHUP at its default, so that it can still be used to make
 /// them reload.
 #[test]

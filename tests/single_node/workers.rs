@@ -47,50 +47,6 @@ fn held_pipe_does_not_hide_an_end() {
     sandbox.assert_nothing_left();
 }
 
-/// The end of a failing worker is reported, with its last output, even after a flood of output.
-#[test]
-fn flood_does_not_hide_a_failure() {
-    let sandbox = Sandbox::new();
-    let end = sandbox.ragent("--nproc-per-node 2 --no-python flood.sh 50000 5").run();
-    end.assert_code(1);
-    let report = end.report();
-    assert!(report.contains("exited with code 5"), "{report}");
-    assert!(report.contains("    the last word"), "{report}");
-    assert!(report.len() < 8 * 1024, "{} bytes of report", report.len());
-}
-
-/// The content of an error file is in the report, with the file's path.
-#[test]
-fn error_file_is_in_the_report() {
-    let sandbox = Sandbox::new();
-    let end = sandbox.ragent("--log-dir logs --no-python error_file.sh").run();
-    end.assert_code(1);
-    let report = end.report();
-    assert!(report.contains("    ValueError: no such batch"), "{report}");
-    assert!(report.contains("line 7, in step"), "{report}");
-    assert!(report.contains("attempt_0/0/error.json"), "{report}");
-}
-
-/// A traceback that the script has written both to its error file and to stderr, as torch's `@record` does, is in the report once. Other
-/// output on stderr is not omitted.
-#[test]
-fn traceback_is_in_the_report_once() {
-    let sandbox = Sandbox::new();
-    let script = r#"
-        echo '{"message": {"message": "ValueError: x", "extraInfo": {"py_callstack":
-        "Traceback (most recent call last):\n  File \"a.py\", line 7, in step\nValueError: x\n"}}}' \
-            >"$TORCHELASTIC_ERROR_FILE"
-        printf '%s\n' >&2 'step 1' 'Traceback (most recent call last):' \
-            '  File "a.py", line 9, in <module>' '  File "a.py", line 7, in step' 'ValueError: x'
-        exit 1"#;
-    let end = sandbox.ragent("--no-python bash -c").arg(script).run();
-    end.assert_code(1);
-    let report = end.report();
-    assert_eq!(report.matches("ValueError: x").count(), 1, "{report}");
-    assert_eq!(report.matches("Traceback").count(), 1, "{report}");
-    assert!(report.contains("    step 1\n"), "{report}");
-}
-
 /// A program that the kernel cannot execute fails with the kernel's reason.
 #[test]
 fn program_that_cannot_be_executed() {

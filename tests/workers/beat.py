@@ -14,7 +14,5 @@ manager.connect(os.environ["NOTIFY_SOCKET"])
 with os.fdopen(os.open(f"{os.environ['SCRATCH']}/beats.{rank}", os.O_RDWR)) as beats:
     while word := beats.readline().strip():
         manager.send(f"STATUS=step {word}\nWATCHDOG=1".encode())
-        if word == "trigger":
-            manager.send(b"WATCHDOG=trigger")
         while word == "spin":
             pass
