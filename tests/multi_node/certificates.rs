@@ -1,12 +1,9 @@
 //! Tests TLS between the processes of a job, and the files of certificates that it is given or that change while it runs.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
+use std::{fs, path::PathBuf};
 
 use nix::sys::signal::Signal;
-use ragent_base::{
-    secret::{Secret, file},
-    sys::clock,
-};
+use ragent_base::sys::clock;
 
 use crate::{
     job::{Job, hosting},
@@ -216,38 +213,6 @@ fn check(case: &Case<'_>) {
     guest.worker();
 }
 
-/// A process with certificates and one without get an error that names both sides, at once and with exit code 9. The job is not disturbed.
-#[test]
-fn certificates_and_secrets_do_not_mix() {
-    let sandbox = Sandbox::new();
-    let authority = Authority::new("ca");
-    let issue = Issue::with_names(&[NAME]);
-    let tls = tls_flags(&files(&sandbox, "tls", &[&authority], &authority, &issue));
-    let path = sandbox.path("secret");
-    let secret = Secret::random().unwrap();
-    file::create(&path, &secret).unwrap();
-    let with_secret = format!("--secret-file {}", path.display());
-    let id = format!("({}", secret.id());
-    let ours = "(CN=node; name: job.example, from ";
-    let cases: [(&str, &str, &[&str]); 2] = [
-        (
-            &tls,
-            &with_secret,
-            &[
-                "authenticates itself by a secret",
-                &id,
-                "this one by a certificate",
-                ours,
-                "--tls-ca",
-            ],
-        ),
-        ("", &tls, &["requires a certificate, and this one has none (searched:", "--tls-ca"]),
-    ];
-    for (here, there, parts) in cases {
-        check(&Case { here, there, parts, has_guest: true });
-    }
-}
-
 /// Certificates that one side does not accept are an error that names both, at once and with exit code 9. If the time is the reason, the
 /// error names the clock.
 #[test]
@@ -287,50 +252,5 @@ fn certificates_must_be_accepted() {
     ];
     for (here, there, parts, has_guest) in cases {
         check(&Case { here, there, parts, has_guest });
-    }
-}
-
-/// Certificates are given as a whole and alone, in files that only their owner can change. Otherwise the exit code is 2.
-#[test]
-fn unusable_certificates_are_usage_errors() {
-    let sandbox = Sandbox::new();
-    let authority = Authority::new("ca");
-    let files = files(&sandbox, "tls", &[&authority], &authority, &Issue::with_names(&[NAME]));
-    let all = tls_flags(&files);
-    let key = files[2].display();
-    let ca = files[0].display();
-    let cases: [(String, &[&str]); 2] = [
-        ("--auth tls".to_owned(), &["`--tls-ca`, `--tls-cert`, `--tls-key` are not given"]),
-        (
-            format!("--tls-ca {ca} --tls-cert {ca} --tls-key {key} --tls-peer {NAME}"),
-            &["the key file", "is not the key of the certificate in"],
-        ),
-    ];
-    let commands = [
-        "--no-python true",
-        "status --rdzv-endpoint [::1]:1",
-        "coordinator --nnodes 3 --rdzv-endpoint a,b,c",
-        "doctor",
-    ];
-    let run = |command: &str, flags: &str| {
-        let words = match command.strip_prefix("--no-python") {
-            Some(script) => format!("{flags} --no-python {script}"),
-            None => format!("{command} {flags}"),
-        };
-        sandbox.ragent(&words).run()
-    };
-    for command in commands {
-        for (flags, parts) in &cases {
-            let end = run(command, flags);
-            end.assert_code(2);
-            end.assert_stderr(parts);
-        }
-    }
-    fs::set_permissions(&files[2], fs::Permissions::from_mode(0o644)).unwrap();
-    for command in commands {
-        let end = run(command, &all);
-        end.assert_code(2);
-        let expected = format!("the key file `{key}` is not private: its mode is 0644");
-        end.assert_stderr(&[&expected, "`chmod 600"]);
     }
 }

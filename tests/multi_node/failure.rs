@@ -9,27 +9,6 @@ use crate::{
     support::{Gpus, Sandbox, let_pass},
 };
 
-/// The failure that ends the job is reported on every node in the same words.
-#[test]
-fn every_node_prints_the_same_report() {
-    let sandbox = Sandbox::with_standbys();
-    let orders = [0, 1, 2, 3].map(|rank| sandbox.orders(rank));
-    let job = Job::new(&sandbox, "--nnodes 2 --nproc-per-node 2 --shutdown-timeout 300");
-    let mut host = job.host("--no-python obey.sh");
-    let mut guest = job.guest("--no-python obey.sh");
-    host.workers(2);
-    guest.workers(2);
-    orders[3].give("echo no space left >&2; exit 7");
-    let (host, guest) = (host.end(), guest.end());
-    host.assert_code(1);
-    guest.assert_code(1);
-    assert_eq!(host.report(), guest.report());
-    for part in ["rank      : 3 (local_rank: 1)", "exited with code 7", "    no space left"] {
-        assert!(host.report().contains(part), "no `{part}` in:\n{}", host.report());
-    }
-    sandbox.assert_nothing_left();
-}
-
 /// What the GPUs of one node have reported is named on every node: in the reason of the restart, and first in the report.
 #[test]
 fn error_of_a_gpu_is_named_on_every_node() {

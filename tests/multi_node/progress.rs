@@ -101,21 +101,6 @@ fn steps_are_read_from_output() {
     until(&job, |progress| is_at(progress, "reported", 3, 4));
 }
 
-/// A line for users needs no `--hang-timeout`, and does not count as a step.
-#[test]
-fn line_for_users_needs_no_hang_timeout() {
-    let sandbox = Sandbox::new();
-    let orders = sandbox.orders(0);
-    let job = Job::new(&sandbox, "--nnodes 1");
-    let mut agent = job.host("--no-python steps.py");
-    agent.worker();
-    orders.give("report('STATUS=loss 0.31', 'WATCHDOG=1', 'WATCHDOG=trigger')");
-    let status = until_status(&job, |status| status["nodes"][0]["progress"] == "loss 0.31");
-    assert_eq!(status["progress"], Value::Null);
-    orders.give("report('X_RAGENT_STEP=1')");
-    until(&job, |progress| is_at(progress, "reported", 1, 1));
-}
-
 /// With `--progress off` no output is searched. Reported steps still count.
 #[test]
 fn output_is_not_searched_if_switched_off() {

@@ -1,4 +1,4 @@
-//! Tests where secrets come from (files, stdin, credentials of a service), and what processes with different secrets print.
+//! Tests where secrets come from (files, stdin, credentials of a service), and that they can be replaced while a job runs.
 
 use std::{
     fs::{self, File},
@@ -12,7 +12,7 @@ use ragent_base::secret::{Secret, file};
 
 use crate::{
     job::{Job, hosting},
-    support::{End, Sandbox, Start, Stream},
+    support::{Sandbox, Start, Stream},
 };
 
 /// Makes a file with a secret. Returns its path and the id.
@@ -119,54 +119,6 @@ fn secret_comes_from_stdin() {
     elsewhere.assert_stderr(&[&id, "this one has none"]);
 }
 
-/// Every pair of nodes whose secrets differ gets an error that names both sides, at once and with exit code 9. The job is not disturbed.
-#[test]
-fn different_secrets_are_errors() {
-    let sandbox = Sandbox::new();
-    let (a, id_a) = secret_file(&sandbox, "a");
-    let (b, id_b) = secret_file(&sandbox, "b");
-    let with = |path: &PathBuf| format!("--secret-file {}", path.display());
-    let named = |id: &str, path: &PathBuf| format!("({id}, from {})", path.display());
-    let open = String::new();
-    let cases = [
-        (with(&a), with(&b), vec![format!("another secret ({id_b})"), named(&id_a, &a)]),
-        (
-            open.clone(),
-            with(&b),
-            vec![format!("requires a secret ({id_b})"), "this one has none (searched:".to_owned()],
-        ),
-        (
-            "--auth none".to_owned(),
-            with(&b),
-            vec![format!("requires a secret ({id_b})"), "with `--auth none`".to_owned()],
-        ),
-        (with(&a), open, vec!["has no secret; this one has one".to_owned(), named(&id_a, &a)]),
-    ];
-    for (here, there, parts) in cases {
-        let sandbox = Sandbox::new();
-        let job = Job::new(&sandbox, "--nnodes 2");
-        let mut host = job.host(&format!("{there} --no-python stay.sh"));
-        let elsewhere = sandbox.path("tmp");
-        let check = |end: End, code| {
-            end.assert_code(code);
-            let text = format!("{}{}", end.stdout, end.stderr);
-            for part in parts.iter().map(String::as_str).chain(["--secret-file"]) {
-                assert!(text.contains(part), "no `{part}` with {here} and {there}:\n{text}");
-            }
-        };
-        let endpoint = &job.endpoint;
-        check(job.guest(&format!("{here} --no-python stay.sh")).end(), 9);
-        for (command, code) in [("status", 9), ("doctor", 1)] {
-            let words = format!("{command} --rdzv-endpoint {endpoint} {here}");
-            check(sandbox.ragent(&words).env("XDG_RUNTIME_DIR", &elsewhere).run(), code);
-        }
-        assert_eq!(host.text(Stream::Stdout), "", "no worker was started");
-        let mut guest = job.guest(&format!("{there} --no-python stay.sh"));
-        host.worker();
-        guest.worker();
-    }
-}
-
 /// While a job runs, its secret is replaced. Nodes with the old one, the new one, or both join.
 #[test]
 fn secrets_are_replaced_while_a_job_runs() {
@@ -194,42 +146,6 @@ fn secrets_are_replaced_while_a_job_runs() {
         guest.worker();
     }
     assert_eq!(job.status()["nodes"].as_array().map(Vec::len), Some(5));
-}
-
-/// A file that others can read is not used, and a required secret must exist.
-#[test]
-fn unusable_secrets_are_usage_errors() {
-    let sandbox = Sandbox::new();
-    let (path, _) = secret_file(&sandbox, "home/.config/ragent/secret");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-    for words in [
-        "--no-python true",
-        "status --rdzv-endpoint [::1]:1",
-        "coordinator --nnodes 3 --rdzv-endpoint a,b,c",
-        "doctor",
-    ] {
-        let end = sandbox.ragent(words).env("HOME", sandbox.path("home")).run();
-        end.assert_code(2);
-        end.assert_stderr(&[
-            "is not private: its mode is 0644",
-            &format!("`chmod 600 {}`", path.display()),
-        ]);
-        let declined = format!("--auth none {words}");
-        if words.starts_with("--no-python") {
-            sandbox.ragent(&declined).env("HOME", sandbox.path("home")).run().assert_code(0);
-        }
-    }
-    for weak in ["a".repeat(43), "correct-horse-battery-staple-correct-horse-battery".to_owned()] {
-        let path = sandbox.path("weak");
-        fs::write(&path, weak).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        let end = sandbox.ragent("--no-python true").env("PET_SECRET_FILE", &path).run();
-        end.assert_code(2);
-        end.assert_stderr(&["it may be guessed", "ragent secret > "]);
-    }
-    let required = sandbox.ragent("--auth secret --no-python true").run();
-    required.assert_code(2);
-    required.assert_stderr(&["`--auth secret` requires a secret", "ragent secret --init"]);
 }
 
 /// The home folder belongs to another user, as in a container with a foreign uid. The job runs all the same. A required secret is not found

@@ -11,22 +11,6 @@ use crate::{
     support::{Sandbox, free_port, listening_ports},
 };
 
-/// While nodes are missing, status shows what the job waits for, in words and as a stable kind.
-#[test]
-fn status_names_the_reason_for_waiting() {
-    let sandbox = Sandbox::new();
-    let job = Job::new(&sandbox, "--nnodes 2:3");
-    let mut host = job.host("--no-python stay.sh");
-    host.logs("waiting");
-    let text = sandbox.ragent("status").run().stdout;
-    assert!(text.contains("gathering"), "{text}");
-    assert!(text.contains("waiting for 1 more node (1 of at least 2 are ready)"), "{text}");
-    assert_eq!(job.status()["incomplete"]["kind"], "too_few_nodes");
-    let mut guest = job.guest("--no-python stay.sh");
-    guest.logs("waiting");
-    assert_eq!(job.status()["incomplete"]["kind"], "last_call");
-}
-
 /// Every agent sends the state of the job again after each change. The coordinator sends the end of the job.
 #[test]
 fn states_are_followed() {

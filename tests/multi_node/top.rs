@@ -4,7 +4,7 @@ use nix::sys::signal::Signal;
 
 use crate::{
     job::{Job, workers},
-    support::{Program, Sandbox, ScreenTerminal, Start, free_port},
+    support::{Program, Sandbox, ScreenTerminal, Start},
 };
 
 /// Starts a program in a terminal.
@@ -54,33 +54,6 @@ fn job_is_shown() {
     terminal.assert_restored();
 }
 
-/// The end of a job is shown until the view is quit.
-#[test]
-fn outcome_is_shown() {
-    let sandbox = Sandbox::new();
-    let orders = [0, 1].map(|rank| sandbox.orders(rank));
-    let job = Job::new(&sandbox, "--nnodes 2 --max-restarts 1");
-    let mut host = job.host("--no-python obey.sh");
-    let mut guest = job.guest("--no-python obey.sh");
-    workers([&mut host, &mut guest]);
-    let mut terminal = ScreenTerminal::new(80, 24);
-    let top = top(&sandbox, &job, &terminal);
-    terminal.shows("all workers of round 1 run");
-    orders[1].give("exit 7");
-    workers([&mut host, &mut guest]);
-    // By now the view has received the states of the job.
-    terminal.shows("restarts 1/1");
-    orders.iter().for_each(|orders| orders.give("exit 0"));
-    host.end().assert_code(0);
-    guest.end().assert_code(0);
-    terminal.shows("the job is closed: succeeded");
-    terminal.shows("round 2 · closed");
-    // Ctrl-C.
-    terminal.types("\x03");
-    top.end().assert_code(0);
-    terminal.assert_restored();
-}
-
 /// Without a coordinator, the last state is shown. The view goes on at the next coordinator.
 #[test]
 fn next_coordinator_is_found() {
@@ -119,16 +92,4 @@ fn signals_restore_the_terminal() {
         top.end().assert_code(code);
         terminal.assert_restored();
     }
-}
-
-/// Without a job, the error is printed on a terminal that was not changed.
-#[test]
-fn error_is_printed_without_a_job() {
-    let sandbox = Sandbox::new();
-    let mut terminal = ScreenTerminal::new(120, 24);
-    let words = format!("top --rdzv-endpoint 127.0.0.1:{}", free_port());
-    let top = start_in(&terminal, sandbox.ragent(&words));
-    top.end().assert_code(1);
-    terminal.shows("Connection refused");
-    terminal.assert_restored();
 }
