@@ -100,29 +100,6 @@ fn starts_have_ports_of_their_own() {
     }
 }
 
-/// mpirun exits with the exit code of a rank.
-#[test]
-fn exit_code_of_a_rank_gets_through() {
-    for mpi in installed() {
-        let sandbox = Sandbox::new();
-        let words = format!("-np 2 {} rank -- sh -c", env!("CARGO_BIN_EXE_ragent"));
-        mpi.run_short(|| mpi.start(&sandbox, &words).arg("exit 7")).assert_code(7);
-    }
-}
-
-/// Several agents on one node are reported as a mistake, and all processes end.
-#[test]
-fn several_agents_on_a_node_are_rejected() {
-    for mpi in installed() {
-        let sandbox = Sandbox::new();
-        let words = format!("-np 2 {} --no-python stay.sh", env!("CARGO_BIN_EXE_ragent"));
-        let end = mpi.run_short(|| mpi.start(&sandbox, &words));
-        end.assert_code(2);
-        end.assert_stderr(&["has started 2 agents on this node", "ragent rank -- "]);
-        sandbox.wait_until_nothing_left();
-    }
-}
-
 /// Hosts with their own names, and a script that starts programs on them in place of ssh.
 struct Hosts {
     network: Network,

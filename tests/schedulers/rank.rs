@@ -58,24 +58,6 @@ fn becomes_the_program() {
     rank(&sandbox, 0, 1, "rank true").run().assert_code(0);
 }
 
-/// Without a launcher, without rank 0's host, or without a program the command fails, and starts
-/// nothing.
-#[test]
-fn mistakes_are_reported() {
-    let sandbox = Sandbox::new();
-    for (start, expected) in [
-        (sandbox.ragent("rank -- true"), "not started by a supported launcher"),
-        (rank(&sandbox, 0, 1, "rank -- no-such-program"), "`no-such-program` cannot be executed"),
-        (rank(&sandbox, 0, 16, "rank -- true"), "the other ranks would connect to 10.9.8.7"),
-        (rank(&sandbox, 9, 8, "rank -- true"), "`rank 9` and `8 ranks`"),
-        (rank(&sandbox, 0, 1, "rank"), "<PROGRAM>"),
-    ] {
-        let end = start.run();
-        end.assert_code(2);
-        end.assert_stderr(&[expected]);
-    }
-}
-
 /// All arguments after the program belong to it.
 #[test]
 fn flags_stand_before_the_program() {

@@ -144,20 +144,6 @@ fn enough_hosts_go_on() {
     cluster.wait_until_nothing_left();
 }
 
-/// A worker that fails ends the job on all hosts.
-#[test]
-fn failure_ends_all() {
-    let Some(cluster) = Cluster::new("fail", 4) else { return };
-    let orders = cluster.sandbox.orders(2);
-    let _others: Vec<_> = [0, 1, 3].map(|rank| cluster.sandbox.orders(rank)).into();
-    let launch = running(&cluster, "--no-python obey.sh", 4);
-    orders.give("exit 9");
-    let end = launch.end();
-    end.assert_code(1);
-    end.assert_stderr(&["[node3] ", "error: the job did not succeed"]);
-    cluster.wait_until_nothing_left();
-}
-
 /// The relay whose agent's command line contains a word.
 pub(crate) fn relay_of(cluster: &Cluster, word: &str) -> u32 {
     let relays = cluster.find(" __relay");

@@ -45,13 +45,3 @@ fn refused_client_is_one_warning() {
     launch.signal_group(Signal::SIGINT);
     launch.end().assert_code(8);
 }
-
-/// Prefixes that the user has set are kept, after the host.
-#[test]
-fn own_prefixes() {
-    let Some(cluster) = Cluster::new("prefix", 2) else { return };
-    let words = "-t 3 --role r --include node2 --no-python environment.sh";
-    let end = cluster.launch(words).run();
-    end.assert_code(0);
-    assert!(end.stdout.contains("[node2] [r0]:env rank=0 RANK=0\n"), "{}", end.stdout);
-}
