@@ -130,25 +130,6 @@ pub(crate) fn serve_as(fake: Fake, more: serde_json::Value) -> SocketAddr {
     address.recv().unwrap()
 }
 
-/// 9: a welcome is refused if its lease is endless, or if the agent's lease is longer than the coordinator's. No worker starts.
-#[test]
-fn endless_leases() {
-    for (agent_lease_ms, coordinator_lease_ms) in
-        [(59_000, 600_000), (60_000, 60_000), (9_000, 3_000)]
-    {
-        let address = serve(Fake { agent_lease_ms, coordinator_lease_ms, refuses_as: None });
-        let sandbox = Sandbox::new();
-        let words = format!(
-            "--nnodes 2 --rdzv-id job --rdzv-endpoint {address} --rdzv-conf is_host=0,join_timeout=3 \
-             --no-python stay.sh"
-        );
-        let end = sandbox.ragent(&words).run();
-        end.assert_code(1);
-        assert!(!end.stderr.contains("198.51.100.66"), "{}", end.stderr);
-        assert_eq!(end.stdout, "");
-    }
-}
-
 /// 6, 8: a process that has taken the endpoint starts no worker on a node with a secret. It may deny that there is a secret, or name it.
 #[test]
 fn impostor_without_the_secret() {

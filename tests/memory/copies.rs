@@ -117,58 +117,6 @@ fn spare_fetches_the_part() {
     }
 }
 
-/// A spare that is ready takes the place of a node whose worker fails, also with a step in memory. Failures before a worker has loaded the
-/// step do not strike it off.
-#[test]
-fn spare_takes_the_place_of_a_failed_node() {
-    if !may_make_networks() {
-        return;
-    }
-    let sandbox = Sandbox::new();
-    let orders: Vec<Orders> = (0..2).map(|rank| sandbox.orders(rank)).collect();
-    let flags = format!("--nnodes 2 --max-restarts 10 {ENDPOINT} {}", secret(&sandbox));
-    let job = Job::new(&sandbox, "memfailed", 4, &flags);
-    let host = job.host();
-    let mut agents = by_rank(start(&job, 2, Some(host)));
-    give(&orders, "save(10)");
-    wait_until_whole(&mut agents, &orders, 10);
-    kill_worker_of_second(&mut agents, 1);
-    let _first = kill_and_replace_second(&mut agents, start_spare(&job, 3), 2);
-    kill_worker_of_second(&mut agents, 3);
-    give(&orders, "load(); save(20)");
-    for (rank, agent) in (0..).zip(&mut agents) {
-        assert_loaded(agent, 10, &[rank]);
-    }
-    wait_until_whole(&mut agents, &orders, 20);
-    let _second = kill_and_replace_second(&mut agents, start_spare(&job, 4), 4);
-    give(&orders, "load()");
-    for (rank, agent) in (0..).zip(&mut agents) {
-        assert_loaded(agent, 20, &[rank]);
-    }
-}
-
-/// Kills the worker of the second node, and waits for the workers of the next round, which are on the same nodes.
-fn kill_worker_of_second(agents: &mut [Program], restart: u32) {
-    kill(children(keeper_of(agents[1].pid()))[0], Signal::SIGKILL);
-    agents.iter_mut().for_each(|agent| drop(agent.prints(&format!("restart={restart}"))));
-}
-
-/// Starts a node that gets no place yet.
-fn start_spare(job: &Job<'_>, node: u32) -> Program {
-    let mut spare = job.agent(node).start();
-    spare.logs("this node is a spare");
-    spare
-}
-
-/// Kills the worker of the second node, and waits until the spare has its place. Returns the second node, which is a spare now.
-fn kill_and_replace_second(agents: &mut [Program], spare: Program, restart: u32) -> Program {
-    let mut failed = std::mem::replace(&mut agents[1], spare);
-    kill(children(keeper_of(failed.pid()))[0], Signal::SIGKILL);
-    failed.logs("this node is a spare");
-    agents.iter_mut().for_each(|agent| drop(agent.prints(&format!("restart={restart}"))));
-    failed
-}
-
 /// A byte of all that a node keeps changes. The content comes from the node with the copy. If it has changed there too, all ranks begin
 /// from disk. No failure is charged for that.
 #[test]
@@ -271,43 +219,6 @@ fn without_a_secret_only_own_parts_serve() {
     give(&orders, "load()");
     for (rank, agent) in (0..).zip(&mut agents) {
         prints_of_all(agent, &[rank], "loaded=nothing");
-    }
-}
-
-/// A node is lost without a spare. What is the same on all nodes is loaded by the others, and what is not, is not.
-#[test]
-fn fewer_nodes_load_what_is_replicated() {
-    if !may_make_networks() {
-        return;
-    }
-    for is_replicated in [true, false] {
-        let sandbox = Sandbox::new();
-        let orders: Vec<Orders> = (0..3).map(|rank| sandbox.orders(rank)).collect();
-        let flags = format!(
-            "--nnodes 2:3 --max-restarts 3 {ENDPOINT},shrink_timeout=0 {}",
-            secret(&sandbox)
-        );
-        let name = if is_replicated { "memrepl" } else { "memshard" };
-        let job = Job::new(&sandbox, name, 3, &flags);
-        let host = job.host();
-        let mut agents = by_rank(start(&job, 3, Some(host)));
-        give(
-            &orders,
-            &format!("save(10, replicated={})", if is_replicated { "True" } else { "False" }),
-        );
-        wait_until_whole(&mut agents, &orders, 10);
-        let mut lost = agents.pop().unwrap();
-        lost.signal(Signal::SIGKILL);
-        lost.wait_until_silent();
-        let mut agents = by_rank(agents);
-        give(&orders[..2], "load()");
-        for agent in &mut agents {
-            let line = agent.prints("loaded=");
-            assert!(
-                line.contains(if is_replicated { "loaded=10" } else { "loaded=nothing" }),
-                "{line}"
-            );
-        }
     }
 }
 

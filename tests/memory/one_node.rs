@@ -256,52 +256,6 @@ fn memory_gives_way_to_workers() {
     assert_eq!(cgroup.oom_kills(), 0);
 }
 
-/// In a cgroup with a limit, no process is killed: what does not fit is refused.
-#[test]
-fn limit_of_the_cgroup_is_kept() {
-    let Some(cgroup) = Cgroup::limited("memory", 3 << 30) else { return };
-    let sandbox = Sandbox::new();
-    let orders: Vec<Orders> = (0..2).map(|rank| sandbox.orders(rank)).collect();
-    let mut agent = agent_in(&cgroup, &sandbox, "--memory-limit 100G");
-    workers(&mut agent, 0);
-    // 2 GiB stay free.
-    give(&orders, "save(10, 64 << 20)");
-    prints_of_all(&mut agent, &[0, 1], "saved=10");
-    orders[0].give("save(20, 1 << 30)");
-    let line = agent.prints("rank=0 refused");
-    assert!(line.contains("to spare and needs 1.1 GB"), "{line}");
-    give(&orders, "newest()");
-    agent.prints("rank=1 newest=");
-    agent.signal(Signal::SIGTERM);
-    agent.end().assert_code(8);
-    assert_eq!(cgroup.oom_kills(), 0);
-}
-
-/// One rank saves alone, which is a mistake of the script. Its third `save` waits, and the status names it. The other rank goes on, and
-/// what only one has saved is not loaded.
-#[test]
-fn rank_that_saves_alone_is_named() {
-    let sandbox = Sandbox::new();
-    let Job { mut agent, orders, endpoint } = start(&sandbox, "");
-    let pids = workers(&mut agent, 0);
-    orders[0].give("save(10); save(20); save(30)");
-    agent.prints("rank=0 saved=20");
-    let memory = wait_for_memory(&sandbox, &endpoint, |memory| memory["text"].is_string());
-    let text = "waits: rank 1 has not saved step 10; all ranks must save the same steps";
-    assert_eq!(memory["text"], text, "{memory}");
-    assert_eq!(memory["step"], Value::Null, "{memory}");
-    orders[1].give("newest()");
-    agent.prints("rank=1 newest=None");
-    kill(pids[1], Signal::SIGKILL);
-    workers(&mut agent, 1);
-    give(&orders, "load(); save(10)");
-    prints_of_all(&mut agent, &[0, 1], "loaded=nothing");
-    prints_of_all(&mut agent, &[0, 1], "saved=10");
-    agent.signal(Signal::SIGTERM);
-    agent.end();
-    sandbox.assert_nothing_left();
-}
-
 /// In a container with a `/dev/shm` of 64 MB, and on a machine whose kernel makes no executable files in memory: what is larger than that is
 /// saved and loaded.
 #[test]

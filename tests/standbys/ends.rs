@@ -60,23 +60,6 @@ fn stored_hook(standby: u32) -> PathBuf {
     path.split(':').next().unwrap().into()
 }
 
-/// A rank whose standbys keep ending has no more standbys, and the job runs without.
-#[test]
-fn standbys_that_keep_ending_are_given_up() {
-    let sandbox = Sandbox::new();
-    let Some(job) = Job::new(&sandbox) else { return };
-    write(&sandbox, "modules/ends.py", "import os\nos._exit(5)\n");
-    write(&sandbox, "train.py", SCRIPT);
-    let mut node = job.node("--standby=ends train.py").start();
-    let line = node.logs("worker 0 has no standby from now on");
-    assert!(line.contains("exited with code 5"), "{line}");
-    let end = job.finish(node);
-    end.assert_code(0);
-    assert_eq!(end.stdout.matches("rank 0").count(), 1);
-    assert!(!used_standbys(&end));
-    assert_eq!(end.stderr.matches("has no standby").count(), 1);
-}
-
 /// If no process can be started for a while, standbys are started when it is possible again, however
 /// often a start has failed.
 #[test]
