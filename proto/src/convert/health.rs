@@ -7,7 +7,7 @@ use ragent_rendezvous::message::{
 use crate::{Malformed, v1};
 
 enumeration!(HealthClass, HealthClass, "unhealthy.class", [Reset, Replace, Gone]);
-enumeration!(OomKill, OomKill, "failure.oom", [Probable, Certain]);
+enumeration!(OomKill, OomKill, "failure.oom", [Probable]);
 
 message!(Unhealthy, v1::Unhealthy, "unhealthy", {
     class: Enumeration,

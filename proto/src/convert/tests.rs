@@ -304,7 +304,7 @@ fn assignments() -> Vec<Assignment> {
         let (host_name, global_rank) = (host_name.clone(), GlobalRank(5));
         RestartReason::WorkerFailed { host_name, global_rank, end, oom: None, hardware: Vec::new() }
     }));
-    restarts.extend([OomKill::Probable, OomKill::Certain].map(|oom| {
+    restarts.extend([OomKill::Probable].map(|oom| {
         let (host_name, end) = (host_name.clone(), WorkerEnd::Signaled(9));
         let hardware = vec!["x".repeat(LINE_MAX); HARDWARE_FACTS_MAX];
         let (global_rank, oom) = (GlobalRank(5), Some(oom));

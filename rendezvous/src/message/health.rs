@@ -71,6 +71,4 @@ pub fn time_text(time: Duration) -> String {
 pub enum OomKill {
     /// The kernel killed a process of the node at that time.
     Probable,
-    /// The kernel killed a process of the worker's own control group.
-    Certain,
 }

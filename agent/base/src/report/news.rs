@@ -183,13 +183,10 @@ pub fn failed(end: &WorkerEnd, oom: Option<OomKill>, hardware: &[String]) -> Str
 
 /// Describes how a worker ended, perhaps by the kernel.
 pub(crate) fn killed(end: &WorkerEnd, oom: Option<OomKill>) -> String {
-    match oom {
-        Some(OomKill::Certain) => "killed by the kernel for lack of memory (SIGKILL)".to_owned(),
-        Some(OomKill::Probable) => {
-            "probably killed by the kernel for lack of memory (SIGKILL)".to_owned()
-        }
-        None => ended(end),
+    if oom.is_some() {
+        return "probably killed by the kernel for lack of memory (SIGKILL)".to_owned();
     }
+    ended(end)
 }
 
 /// Returns a signal's name and number.

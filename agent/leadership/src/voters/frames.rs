@@ -170,7 +170,7 @@ pub(super) mod tests {
                 HardwareFact { text: long(LINE_MAX), age: Some(TIME) };
                 HARDWARE_FACTS_MAX
             ],
-            oom: Some(OomKill::Certain),
+            oom: Some(OomKill::Probable),
             before_load: true,
         }
     }

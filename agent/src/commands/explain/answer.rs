@@ -29,12 +29,6 @@ No step of this job is known, so a stall cannot be found (docs/progress.md shows
 To see where the workers are, and for which rank they wait, type `ragent stacks` on a machine of the job.
 ";
 
-/// The answer to `ragent explain stall` while steps come, or came a moment ago.
-const NOT_STALLED: &str = "\
-The workers are not stalled. A stall begins a minute after the last step at the earliest.
-To see where the workers are before that, type `ragent stacks` on a machine of the job.
-";
-
 /// The explanation of a part of a job.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
@@ -186,7 +180,9 @@ impl ExplainAnswer {
                 write_wait(&mut text, waits_for.as_deref(), nodes, silent_voters);
             }
             Self::Stall { stall: None, is_unknown: true, .. } => text += NO_STEPS,
-            Self::Stall { stall: None, .. } => text += NOT_STALLED,
+            Self::Stall { stall: None, .. } => {
+                text += "The workers are not stalled. `ragent stacks` shows where they are now.\n";
+            }
             Self::Stall { stall: Some(stall), usual, .. } => {
                 for line in stall::lines(stall, *usual) {
                     let _ = writeln!(text, "{line}");

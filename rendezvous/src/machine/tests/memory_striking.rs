@@ -135,7 +135,7 @@ fn memory_goes_off_in_a_takeover() {
 /// which the next agent of its host reports.
 #[test]
 fn kernel_kills_twice() {
-    let oom = || WorkerFailure { oom: Some(OomKill::Certain), ..failure("b", Duration::ZERO) };
+    let oom = || WorkerFailure { oom: Some(OomKill::Probable), ..failure("b", Duration::ZERO) };
     let mut t = running(2, 2, &["a", "b"]);
     t.fail_both_with(oom());
     t.hold_both(checkpoint(2, 10));
