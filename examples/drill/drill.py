@@ -5,8 +5,8 @@ Start it once on each node, with a new folder on a disk that all nodes share, an
     mkdir /shared/drill1
     python drill.py --folder /shared/drill1 --nodes 3 --endpoint node0,node1,node2
 
-It starts `ragent`, which starts train.py. The first drill, by name, gives the orders: a file in the folder, of which each drill carries out those
-for its node. Exits with 0 if all promises were kept, with 1 if one was broken, and with 2 if the drill was not possible. It takes minutes, 30 at
+It starts `ragent`, which starts train.py. The first drill, by name, writes orders to a file in the folder, and each drill carries out those for its
+node. Exits with 0 if all promises were kept, with 1 if one was broken, and with 2 if the drill was not possible. It takes minutes, 30 at
 most, and needs only the standard library.
 """
 
@@ -411,7 +411,7 @@ def read_report(folder, name):
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog="Flags of ragent may follow after `--`.")
     parser.add_argument("--folder", required=True, type=Path, help="a new folder on a disk that all nodes share")
-    parser.add_argument("--nodes", required=True, type=int, metavar="N", help="the number of nodes, on each of which you start this")
+    parser.add_argument("--nodes", required=True, type=int, metavar="N", help="the number of nodes; start this on each")
     parser.add_argument("--endpoint", required=True, metavar="HOST,…", help="as --rdzv-endpoint of ragent; three hosts, to kill the leader too")
     words = sys.argv[1:]
     split = words.index("--") if "--" in words else len(words)
