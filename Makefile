@@ -37,7 +37,7 @@ export RUST_TEST_THREADS ?= $(shell cpus=$$(nproc); echo $$((cpus < 6 ? 6 : cpus
 
 help:
 	@echo 'make demo      build, prepare Python, and show a job that survives what is done to it'
-	@echo 'make quick     what is tested in a minute after an edit: lints, unit tests, a short simulation'
+	@echo 'make quick     what is tested in a minute after an edit: formatting, unit tests, a short simulation'
 	@echo 'make test      all tests but the long ones'
 	@echo 'make test-all  the long ones: simulation at volume (test-volume), jobs with standbys (test-standbys), the other half of the tests with torch, repeated process tests'
 	@echo 'make test-gpu  restarts of jobs that use the GPUs of this machine; skipped without one'
@@ -72,16 +72,16 @@ packages:
 # Creates the Python environment during the build, because pip mostly waits for downloads. A release build takes twice as
 # long, and would not make the demo faster: it mostly waits for Python to start.
 demo:
-	@scripts/setup-venv.sh & venv=$$!; $(CARGO) build --profile demo --locked -p ragent || { kill $$venv; exit 1; }; wait $$venv
-	.venv/bin/python examples/digits/demo.py --ragent target/demo/ragent
+	@scripts/setup-venv.sh & venv=$$!; $(CARGO) build --locked -p ragent || { kill $$venv; exit 1; }; wait $$venv
+	.venv/bin/python examples/digits/demo.py --ragent target/debug/ragent
 
 # Every `cargo test` selects `--workspace`: with `-p`, dependencies have other features, and are built again.
-# For each edit: needs no Python environment, and starts no job.
+# For each edit: needs no Python environment, and starts no job. clippy checks all crates again, so only `make check` runs it.
 quick:
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --locked --lib --bins -- -D warnings
-	SEEDS=200 ETCD_SEEDS=200 TAKEOVER_SEEDS=30 $(CARGO) test --workspace --locked --quiet \
-		--lib --test layers --test purity --test simulation -- --skip noticed --skip gloo
+	$(CARGO) test --workspace --locked --quiet --lib --test layers --test purity -- --skip gloo
+	SEEDS=20 ETCD_SEEDS=20 NOTICE_SEEDS=8 HEALTH_SEEDS=5 TAKEOVER_SEEDS=4 MEMORY_SEEDS=4 STALL_SEEDS=2 \
+		$(CARGO) test --workspace --locked --quiet --test simulation -- rules_hold --skip budget
 	scripts/check-prose.py >/dev/null
 
 test: venv packages
@@ -90,10 +90,9 @@ test: venv packages
 test-all: test-volume test-standbys
 	scripts/repeat.sh $(REPEAT)
 
-# With the build of `make test`, in which the crates of the simulation and of the store are optimized.
 test-volume: venv packages
 	SEEDS=$(SEEDS) ETCD_SEEDS=$(ETCD_SEEDS) TAKEOVER_SEEDS=$(TAKEOVER_SEEDS) MEMORY_SEEDS=$(MEMORY_SEEDS) \
-		$(CARGO) test --workspace --locked --test simulation -- --include-ignored rules_hold noticed
+		$(CARGO) test -p ragent-tests --profile simulation --locked --test simulation -- --include-ignored rules_hold noticed
 	CASES=$(CASES) $(CARGO) test --workspace --locked --test fuzz -- made_up_inputs
 	CASES=$(CASES) $(CARGO) test --workspace --locked --lib -- made_up_inputs
 	$(CARGO) test --workspace --locked --test abuse -- --ignored --test-threads 2

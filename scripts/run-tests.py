@@ -46,6 +46,8 @@ KINDS = {
     # All others. With more of these tests beside the computing programs, leases run out.
     "waiting": Kind(2 * CPUS, 0, ()),
 }
+# Not in the build of all programs: the simulation is optimized, and pytest is not built.
+APART = ("simulation", "python")
 SHOWN = 20
 TEST = re.compile(r"^test (.+?) \.\.\. (ok|FAILED)(?: <([\d.]+)s>)?$", re.MULTILINE)
 PYTEST = re.compile(r"^([\d.]+)s call +(\S+)$", re.MULTILINE)
@@ -99,28 +101,32 @@ def parsed(target):
 
 def build(targets):
     """Builds the programs, and returns them. `targets` has the variables and arguments of each; if it is empty, all are built."""
-    command = [CARGO, "test", "--workspace", "--locked", "--no-run", "--message-format", "json-render-diagnostics"]
-    for target in targets:
-        if target != "python":
-            command += ["--test", target]
-    built = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
-    if built.returncode:
-        sys.exit(built.returncode)
-    programs = []
-    for line in built.stdout.splitlines():
-        message = json.loads(line)
-        if message["reason"] == "compiler-artifact" and message["profile"]["test"] and message["executable"]:
-            target, folder = message["target"], Path(message["manifest_path"]).parent
-            name = target["name"] if "test" in target["kind"] else f"{target['name']} (unit tests)"
-            # The time of each test is shown by programs of nightly Rust, or with RUSTC_BOOTSTRAP.
-            variables, arguments = targets.get(name, ({}, []))
-            command = [message["executable"], "-Z", "unstable-options", "--report-time", *arguments]
-            programs.append(Program(name, command, folder, variables))
+    test, as_json = [CARGO, "test", "--locked", "--no-run"], ["--message-format", "json-render-diagnostics"]
+    names = [word for name in targets if name not in APART for word in ("--test", name)]
+    builds = [[*test, "--workspace", *names]] if names or not targets else []
+    if not targets or "simulation" in targets:
+        builds.append([*test, "-p", "ragent-tests", "--profile", "simulation", "--test", "simulation"])
+    if "python" in targets:
+        builds.append([CARGO, "build", "--locked", "--workspace"])
+    programs = {}
+    for command in builds:
+        built = subprocess.run([*command, *as_json], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+        if built.returncode:
+            sys.exit(built.returncode)
+        for line in built.stdout.splitlines():
+            message = json.loads(line)
+            if message["reason"] == "compiler-artifact" and message["profile"]["test"] and message["executable"]:
+                target, folder = message["target"], Path(message["manifest_path"]).parent
+                name = target["name"] if "test" in target["kind"] else f"{target['name']} (unit tests)"
+                # The time of each test is shown by programs of nightly Rust, or with RUSTC_BOOTSTRAP.
+                variables, arguments = targets.get(name, ({}, []))
+                command = [message["executable"], "-Z", "unstable-options", "--report-time", *arguments]
+                programs[name] = Program(name, command, folder, variables)
     if not targets or "python" in targets:
         variables, arguments = targets.get("python", ({}, []))
-        command = [ROOT / ".venv/bin/python", "-m", "pytest", "-q", "--durations", SHOWN, "tests/python", *arguments]
-        programs.append(Program("python", command, ROOT, variables))
-    return programs
+        command = [ROOT / ".venv/bin/python", "-m", "pytest", "-q", "-n", 2, "--durations", SHOWN, "tests/python", *arguments]
+        programs["python"] = Program("python", command, ROOT, variables)
+    return list(programs.values())
 
 
 def run(program):

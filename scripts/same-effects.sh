@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 commit=${1:?which commit? usage: scripts/same-effects.sh COMMIT}
 export SEEDS=${SEEDS:-100}
 traces() {
-    cargo test --quiet --workspace --locked --test simulation -- --ignored --nocapture effects_are_traced |
+    cargo test --quiet -p ragent-tests --profile simulation --locked --test simulation -- --ignored --nocapture effects_are_traced |
         grep -E ' [0-9a-f]{16}$'
 }
 

@@ -11,7 +11,7 @@ The agents hold standbys: interpreters that have imported torch, and become the 
 round. They are used up by each round, so the demo waits for new ones before it breaks something,
 unless they take too long.
 
-    .venv/bin/python examples/digits/demo.py --ragent target/demo/ragent
+    .venv/bin/python examples/digits/demo.py --ragent target/debug/ragent
 """
 
 import argparse
@@ -696,11 +696,11 @@ def free_ports(names):
 
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ragent", default="target/demo/ragent", metavar="PATH",
+    parser.add_argument("--ragent", default="target/debug/ragent", metavar="PATH",
                         help="the binary under test (%(default)s)")
     args = parser.parse_args()
     if not os.access(args.ragent, os.X_OK) or not Path(args.ragent).is_file():
-        parser.error(f"there is no program at `{args.ragent}`; build it: cargo build --profile demo -p ragent")
+        parser.error(f"there is no program at `{args.ragent}`; build it: cargo build -p ragent")
     if find_spec("torch") is None:
         parser.error(f"`{sys.executable}` has no torch; run scripts/setup-venv.sh "
                      "and start the demo with .venv/bin/python")

@@ -501,7 +501,7 @@ impl Model {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     /// In any order of inputs, a node keeps no more than it may, uses no buffer for two things, and leaves no `save` without an answer.
     #[test]

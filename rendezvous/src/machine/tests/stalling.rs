@@ -203,12 +203,12 @@ fn longest_pauses_are_remembered() {
     assert_eq!(stall(&t).map(|stall| stall.limit_ms), Some(802_000));
 }
 
-/// In a day of pauses with a heavy tail, a pause is a stall only if it is longer than all of its kind before. A kind are
+/// In six hours of pauses with a heavy tail, a pause is a stall only if it is longer than all of its kind before. A kind are
 /// pauses that differ by less than a factor of two. Another coordinator and another round change nothing.
 #[test]
 #[expect(clippy::print_stdout, reason = "shows the alarms with `--nocapture`")]
 fn pauses_of_known_kinds_are_no_stalls() {
-    const DAY: Duration = Duration::from_secs(24 * 3_600);
+    const HOURS: Duration = Duration::from_secs(6 * 3_600);
     for seed in 0..4_u64 {
         let mut random = seed;
         let mut draw = || {
@@ -220,8 +220,8 @@ fn pauses_of_known_kinds_are_no_stalls() {
         let mut t = training();
         let (begin, mut step, mut longest, mut alarms) = (t.now, 10, 0, 0);
         let mut is_restarted = false;
-        while t.now < begin + DAY {
-            if !is_restarted && t.now > begin + DAY / 2 {
+        while t.now < begin + HOURS {
+            if !is_restarted && t.now > begin + HOURS / 2 {
                 is_restarted = true;
                 // The account is stored at least once a minute.
                 t.live(&["a", "b"], 61 * SECOND);

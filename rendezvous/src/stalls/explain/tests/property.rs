@@ -118,9 +118,9 @@ fn has_named(text: &str, rank: usize) -> bool {
     places.any(|(place, _)| subject(&text[place..]).contains(&rank))
 }
 
-/// Checks 10,000 jobs, and returns the first results that are wrong.
+/// Checks 2,000 jobs, and returns the first results that are wrong.
 fn wrong(change: impl Fn(&Case) -> Vec<Digest>) -> Vec<String> {
-    let cases = (0..).filter_map(|seed| Some((seed, Case::new(seed)?))).take(10_000);
+    let cases = (0..).filter_map(|seed| Some((seed, Case::new(seed)?))).take(2_000);
     let wrong = cases.filter_map(|(seed, case)| {
         let error = case.check(&change(&case)).err()?;
         Some(format!("seed {seed}: {error}"))
@@ -144,7 +144,7 @@ fn culprit_is_named() {
         case.digests.clone()
     });
     assert!(wrong.is_empty(), "{wrong:#?}");
-    assert!(counts.iter().all(|count| count.get() > 100), "each fault is frequent: {counts:?}");
+    assert!(counts.iter().all(|count| count.get() > 50), "each fault is frequent: {counts:?}");
 }
 
 /// The property notices if the ranks ahead are blamed.
