@@ -8,8 +8,11 @@ Workers are `ddp_worker.py`: they train with gloo, and with NCCL on the GPUs of 
 with `--standby` and with `--standby=none` are broken in turn, and torchrun's where it can continue. A
 figure with standbys counts only if all workers were started from one: anything else is an error.
 
-Needs `cargo build --release -p ragent` and a Python with torch. A repetition of all scenarios takes two
-minutes and a half.
+A killed worker is also measured with torchft: four replica groups with one worker each
+(`torchft_worker.py`), in which torchrun starts the worker again. The others train on without it.
+
+Needs `cargo build --release -p ragent`, a Python with torch and, for torchft, `scripts/setup-venv.sh torchft`.
+A repetition of all scenarios takes two minutes and a half.
 """
 
 import argparse
@@ -33,6 +36,8 @@ from table import Column, Table
 
 DDP_WORKER = Path(__file__).resolve().with_name("ddp_worker.py")
 TORCHRUN = Path(sys.executable).with_name("torchrun")
+TORCHFT_WORKER = DDP_WORKER.with_name("torchft_worker.py")
+TORCHFT = DDP_WORKER.parents[1] / ".venvs/torchft/bin"
 ENV = {
     "PYTHON_EXEC": sys.executable,
     "OMP_NUM_THREADS": "1",
@@ -197,6 +202,34 @@ class Training:
                 coordinator.wait()
 
 
+class Torchft(Training):
+    """Jobs of torchft, whose groups are restarted by torchrun."""
+
+    def __init__(self):
+        super().__init__(Launcher.torchrun(str(TORCHFT / "torchrun")))
+
+    def kills_ms(self, workers=4):
+        """Kills groups one after another. Yields each time until all train together again."""
+        with self.job("1", 1) as job:
+            lighthouse = f"127.0.0.1:{free_port()}"
+            job.spawn([str(TORCHFT / "torchft_lighthouse"), "--min_replicas", "1", "--bind", lighthouse],
+                      job.folder / "lighthouse.log")
+            env = ENV | {"PYTHON_EXEC": str(TORCHFT / "python"), "TORCHFT_LIGHTHOUSE": f"http://{lighthouse}"}
+            for group in range(workers):
+                job.worker = Worker([str(TORCHFT_WORKER), str(group), str(workers)], env, 1)
+                job.start_agent("--rdzv-endpoint", f"127.0.0.1:{free_port()}")
+            group = self.started(job, workers)
+            for _ in range(KILLS_PER_NODE):
+                time.sleep(self.pauses.uniform(0.5, 1))
+                killed_ns = time.monotonic_ns()
+                os.kill(self.pauses.choice(group).pid, signal.SIGKILL)
+                group = job.running(workers, killed_ns, self.limit_s)
+                others = [stamp.at_ns for stamp in job.stamps if stamp.at_ns > killed_ns and stamp.world_size < workers]
+                if others:
+                    print(f"torchft: the others train after {(min(others) - killed_ns) / 1e9:.2f} s", file=sys.stderr)
+                yield since(killed_ns, group)
+
+
 class Scenario(NamedTuple):
     """A fault or change of a job, and the goals for the time until all its workers train."""
 
@@ -208,7 +241,7 @@ class Scenario(NamedTuple):
 
 
 SCENARIOS = {
-    "kill": Scenario("worker killed, all 4 train", 0.3, 0.6, Training.kills_ms),
+    "kill": Scenario("worker killed, all 4 train", 0.3, 0.6, lambda jobs: jobs.kills_ms()),
     "pair": Scenario("worker killed, both of 2 train", 0.3, 0.6, partial(Training.kills_ms, workers=2)),
     "spare": Scenario("agent killed, all 4 train after detection", 0.6, None, Training.takeovers_ms),
     "join": Scenario("node ready, all 4 train after join_settle", 0.5, None, Training.joins_ms),
@@ -230,12 +263,12 @@ class Outcome(NamedTuple):
     cold: list
     # Text if workers did not train again.
     torchrun: list | str
+    torchft: list | str
 
-    def of_torchrun(self):
-        """Returns the median of torchrun's times; None if there are none."""
-        if isinstance(self.torchrun, str):
-            return self.torchrun
-        return statistics.median(self.torchrun) if self.torchrun else None
+    def of_peers(self):
+        """Returns the medians of torchrun's and torchft's times; None if there are none."""
+        return [found if isinstance(found, str) else statistics.median(found) if found else None
+                for found in (self.torchrun, self.torchft)]
 
     def is_reached(self):
         median, worst = statistics.median(self.standby), max(self.standby)
@@ -253,15 +286,22 @@ def measure(name, ragent, times, torchrun_times):
         for jobs, found in arms:
             for ms in scenario.measure(jobs):
                 found.append(ms)
-    torchrun = []
+    torchrun, torchft = [], []
     if name in OF_TORCHRUN:
-        try:
-            while len(torchrun) < torchrun_times:
-                torchrun += scenario.measure(Training.torchrun(TORCHRUN_LIMIT_S))
-        except NotRunning as outcome:
-            what = "over after" if outcome.is_over else "never in"
-            torchrun = f"{what} {outcome.after_s:.0f} s"
-    return Outcome(scenario, *(found[:times] for _, found in arms), torchrun)
+        torchrun = measure_peer(scenario, Training.torchrun(TORCHRUN_LIMIT_S), torchrun_times)
+    if name == "kill" and TORCHFT.is_dir():
+        torchft = measure_peer(scenario, Torchft(), torchrun_times)
+    return Outcome(scenario, *(found[:times] for _, found in arms), torchrun, torchft)
+
+
+def measure_peer(scenario, jobs, times):
+    found = []
+    try:
+        while len(found) < times:
+            found += scenario.measure(jobs)
+    except NotRunning as outcome:
+        return f"{'over after' if outcome.is_over else 'never in'} {outcome.after_s:.0f} s"
+    return found
 
 
 def comm(pid):
@@ -284,7 +324,7 @@ def wait(what, found):
 COLUMNS = [
     Column("what happens", 44), Column("times", 5, True), Column("standby s", 9, True),
     Column("worst", 6, True), Column("none s", 6, True), Column("worst", 6, True),
-    Column("torchrun s", 12, True), Column("goal s", 6, True), Column("reached", 7),
+    Column("torchrun s", 12, True), Column("torchft s", 12, True), Column("goal s", 6, True), Column("reached", 7),
 ]
 
 
@@ -296,7 +336,7 @@ def cells(outcome):
 
     times = [at(found) for found in (outcome.standby, outcome.cold) for at in (statistics.median, max)]
     return [outcome.scenario.what, str(len(outcome.standby)),
-            *map(seconds, [*times, outcome.of_torchrun()]), str(outcome.scenario.goal_s or "none"),
+            *map(seconds, [*times, *outcome.of_peers()]), str(outcome.scenario.goal_s or "none"),
             "yes" if outcome.is_reached() else "NO"]
 
 
@@ -311,7 +351,7 @@ def main():
         outcome = measure(name, args.ragent, args.times, 1 + args.times // 4)
         table.add(*cells(outcome))
         if args.verbose:
-            print(f"{outcome.standby}\n{outcome.cold}\n{outcome.torchrun}", file=sys.stderr)
+            print(f"{outcome.standby}\n{outcome.cold}\n{outcome.torchrun}\n{outcome.torchft}", file=sys.stderr)
     print(f"\nmedians, and the worst; {time.monotonic() - start:.0f} s, "
           f"load average {os.getloadavg()[0]:.1f}", file=sys.stderr)
 

@@ -26,7 +26,8 @@ GOAL = 95
 MISSED, TIMED_OUT = 2, 3
 FIELDS = "StructField"
 # A short simulation, and few inputs for the store.
-SHORT = {"SEEDS": "50", "ETCD_SEEDS": "50", "TAKEOVER_SEEDS": "8", "CASES": "300"}
+SHORT = {"SEEDS": "50", "ETCD_SEEDS": "50", "NOTICE_SEEDS": "15", "HEALTH_SEEDS": "10", "TAKEOVER_SEEDS": "8", "MEMORY_SEEDS": "8",
+         "STALL_SEEDS": "4", "BUDGET_SEEDS": "2", "CASES": "300"}
 
 
 def main():

@@ -103,13 +103,15 @@ def build(targets):
     """Builds the programs, and returns them. `targets` has the variables and arguments of each; if it is empty, all are built."""
     test, as_json = [CARGO, "test", "--locked", "--no-run"], ["--message-format", "json-render-diagnostics"]
     names = [word for name in targets if name not in APART for word in ("--test", name)]
-    builds = [[*test, "--workspace", *names]] if names or not targets else []
+    builds = [[CARGO, "build", "--locked", "--workspace"]] if "python" in targets else []
+    if names or not targets:
+        builds.append([*test, "--workspace", *names])
     if not targets or "simulation" in targets:
         builds.append([*test, "-p", "ragent-tests", "--profile", "simulation", "--test", "simulation"])
-    if "python" in targets:
-        builds.append([CARGO, "build", "--locked", "--workspace"])
-    programs = {}
+    programs = []
     for command in builds:
+        # That of the workspace is not optimized.
+        programs = [program for program in programs if program.name != "simulation"]
         built = subprocess.run([*command, *as_json], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
         if built.returncode:
             sys.exit(built.returncode)
@@ -121,12 +123,12 @@ def build(targets):
                 # The time of each test is shown by programs of nightly Rust, or with RUSTC_BOOTSTRAP.
                 variables, arguments = targets.get(name, ({}, []))
                 command = [message["executable"], "-Z", "unstable-options", "--report-time", *arguments]
-                programs[name] = Program(name, command, folder, variables)
+                programs.append(Program(name, command, folder, variables))
     if not targets or "python" in targets:
         variables, arguments = targets.get("python", ({}, []))
         command = [ROOT / ".venv/bin/python", "-m", "pytest", "-q", "-n", 2, "--durations", SHOWN, "tests/python", *arguments]
-        programs["python"] = Program("python", command, ROOT, variables)
-    return list(programs.values())
+        programs.append(Program("python", command, ROOT, variables))
+    return programs
 
 
 def run(program):
