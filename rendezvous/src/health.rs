@@ -13,6 +13,8 @@
 //! This is not the quarantine: there, the coordinator counts failures. Here, a check of the node itself ends it.
 
 mod safety_valve;
+#[cfg(test)]
+mod tests;
 
 use std::{
     cmp::Reverse,

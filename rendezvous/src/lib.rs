@@ -30,6 +30,8 @@ mod departures;
 pub mod effect;
 mod effects;
 pub mod event;
+#[cfg(test)]
+mod fixture;
 mod flapping;
 pub mod grant;
 mod group;

@@ -19,6 +19,8 @@ pub(crate) mod fixture;
 mod holdings;
 mod status;
 mod striking;
+#[cfg(test)]
+mod tests;
 mod tried;
 
 use std::{

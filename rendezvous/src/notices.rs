@@ -10,6 +10,8 @@
 //! A request for a checkpoint has no phase. It only reaches all nodes under a number of its own.
 
 mod phase;
+#[cfg(test)]
+mod tests;
 
 use std::{collections::BTreeSet, time::Instant};
 

@@ -10,6 +10,8 @@ mod restarts;
 pub mod saved_steps;
 mod stall_limit;
 mod steps;
+#[cfg(test)]
+mod tests;
 pub mod training;
 
 use std::{

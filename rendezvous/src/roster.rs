@@ -3,6 +3,8 @@
 mod departed_streams;
 mod node;
 mod quarantined;
+#[cfg(test)]
+mod tests;
 
 use std::{
     cmp::Reverse,

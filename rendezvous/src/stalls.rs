@@ -19,6 +19,8 @@ pub mod explain;
 mod looking;
 mod looks;
 mod stalled_round;
+#[cfg(test)]
+mod tests;
 
 use std::time::{Duration, Instant};
 

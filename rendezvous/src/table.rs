@@ -35,7 +35,7 @@ pub(crate) struct MemberRanks {
 }
 
 /// The part of the job's past that each member learns.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Past {
     /// The number of failures charged.
     pub(crate) restart_count: u32,
@@ -195,15 +195,8 @@ mod tests {
     }
 
     fn table(members: Vec<NodeDescription>) -> Table {
-        let past = Past {
-            restart_count: 2,
-            restarts_forgiven: 0,
-            charged_through: Round(4),
-            rounds_without_progress: 0,
-            saved_step: None,
-        };
         let members = members.into_iter().map(Arc::new).collect();
-        Table::new(RoundId::default(), members, 7, past).expect("members")
+        Table::new(RoundId::default(), members, 7, Past::default()).expect("members")
     }
 
     /// Global and role ranks are dense on nodes with different workers and roles.

@@ -5,9 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub(super) use crate::fixture::{SECOND, describe, ready};
 use crate::{
     effect::Effect,
     event::Event,
+    fixture::{settings, some_instant},
     ids::{
         GlobalRank, GroupRank, JobUid, LocalRank, NodeId, Peer, Round, RoundId, RunId,
         StreamNumber, Term,
@@ -15,14 +17,11 @@ use crate::{
     machine::Rendezvous,
     message::{
         Admission, Assignment, CheckpointId, EvictReason, FromNode, Guidance, KnownRound, LookPart,
-        NodeDescription, NodeReport, NodeState, NoticeKind, Outcome, PROTOCOL_VERSION,
-        RefuseReason, Registration, ToNode, Unhealthy, WaitReason, WorkerEnd, WorkerFailure,
+        NodeReport, NodeState, NoticeKind, Outcome, PROTOCOL_VERSION, RefuseReason, Registration,
+        ToNode, Unhealthy, WaitReason, WorkerEnd, WorkerFailure,
     },
-    settings::{JobState, Leases, NodeRange, Settings, SharedSettings},
-    voter_count::VoterCount,
+    settings::{JobState, NodeRange, Settings, SharedSettings},
 };
-
-pub(super) const SECOND: Duration = Duration::from_secs(1);
 
 /// The time for which nodes have waited for news of an earlier job: long enough for any first round.
 const LONG: Duration = Duration::from_secs(3_600);
@@ -118,18 +117,7 @@ impl Fixture {
         let nodes = NodeRange::new(min, max).expect("min <= max");
         let mut shared = SharedSettings { max_restarts: 3, ..SharedSettings::new(nodes) };
         change(&mut shared);
-        let settings = Settings {
-            run_id: RunId::new("run"),
-            coordinator: "c".to_owned(),
-            host: None,
-            shared: Some(shared),
-            voters: Vec::new(),
-            voter_count: VoterCount::One,
-            keeps_charges: true,
-            leases: Leases::default(),
-            begins_at: None,
-        };
-        let mut fixture = Self::start(settings, shared, JobState::new(JobUid::new("uid")));
+        let mut fixture = Self::start(settings(shared), shared, JobState::new(JobUid::new("uid")));
         fixture.drain();
         fixture
     }
@@ -463,25 +451,6 @@ pub(super) const NAMES: [&str; 23] = [
 
 fn known(peer: &Peer) -> &'static str {
     NAMES.iter().find(|name| **name == peer.node.as_str()).expect("a known name")
-}
-
-#[expect(clippy::disallowed_methods, reason = "a test needs some instant to begin with")]
-fn some_instant() -> Instant {
-    Instant::now()
-}
-
-pub(super) fn ready() -> NodeState {
-    NodeState::Ready { store_port: 4242 }
-}
-
-/// Describes a node. Nodes whose names begin with the same letter are agents of one machine.
-pub(super) fn describe(name: &str) -> NodeDescription {
-    let host = &name[..1];
-    NodeDescription {
-        agent_port: 1,
-        script: "train.py".to_owned(),
-        ..NodeDescription::new(NodeId::new(name), host, format!("{host}.example"))
-    }
 }
 
 pub(super) fn failure(name: &str, age: Duration) -> WorkerFailure {

@@ -1,9 +1,8 @@
 //! Looks at the workers of a stalled round.
 
-use std::time::Duration;
-
 use super::{
     fixture::{Did, Fixture, SECOND},
+    memory,
     stalling::{recorded, stall, train, training},
 };
 use crate::{
@@ -97,65 +96,15 @@ fn look_is_repeated_on_new_streams() {
     assert!(!did.iter().any(|did| matches!(did, Did::Look(..))), "{did:?}");
 }
 
-/// A step ends the look. Answers to it, to another round, or of nodes without a place do not count.
-#[test]
-fn late_answers_do_not_count() {
-    let mut t = nearly_stalled();
-    t.join("c");
-    t.live(&["a", "b", "c"], SECOND);
-    let mut wrong = vec![("c", digest(&t, "a", LookPart::First, 7))];
-    wrong.push(("a", Digest { look: 2, ..digest(&t, "a", LookPart::First, 7) }));
-    wrong.push(("a", Digest { round: Default::default(), ..digest(&t, "a", LookPart::First, 7) }));
-    for (name, digest) in wrong {
-        t.message(name, FromNode::Digest(digest));
-    }
-    answer(&mut t, "b", LookPart::First, 6);
-    assert_eq!(stall(&t).unwrap().text, None);
-    train(&mut t, &["a", "b"], 11..=11);
-    answer(&mut t, "a", LookPart::First, 7);
-    assert_eq!(stall(&t), None);
-    let kinds: Vec<_> = recorded(&mut t).iter().map(EventKind::name).collect();
-    assert_eq!(kinds, ["stall_began", "stall_ended"]);
-    t.live(&["a", "b", "c"], 200 * SECOND);
-    let mut next = digest(&t, "a", LookPart::First, 7);
-    next.look = 2;
-    t.message("a", FromNode::Digest(next));
-    assert_eq!(stall(&t).unwrap().text, None);
-}
-
 /// If workers wait for memory, the host is named to which the copy is slow.
 #[test]
 fn waits_for_memory_are_explained() {
-    let mut t = Fixture::new(2, 2);
-    let report = |t: &Fixture, name: &str, waits| {
-        let round = t.rounds.get(name).copied().unwrap_or_default();
-        let address = Some(format!("{name}.example:1"));
-        FromNode::MemoryReport(MemoryReport {
-            round,
-            address,
-            waits_for_buffer: waits,
-            ..MemoryReport::default()
-        })
-    };
-    t.run(&["a", "b"]);
-    for name in ["a", "b"] {
-        let message = report(&t, name, None);
-        t.message(name, message);
-    }
-    for name in ["a", "b"] {
-        t.fail(name, Duration::ZERO);
-    }
-    for name in ["a", "b"] {
-        t.report(name, NodeState::Preparing);
-        t.back(name);
-    }
-    for name in ["a", "b"] {
-        t.report(name, NodeState::Running);
-    }
+    let mut t = memory::running(2, 2, &["a", "b"]);
     train(&mut t, &["a", "b"], 1..=10);
     t.live(&["a", "b"], 61 * SECOND);
-    let message = report(&t, "b", Some(GlobalRank(1)));
-    t.message("b", message);
+    let waits_for_buffer = Some(GlobalRank(1));
+    let report = MemoryReport { waits_for_buffer, ..t.memory_of("b", &[]) };
+    t.message("b", FromNode::MemoryReport(report));
     answer(&mut t, "a", LookPart::First, 7);
     answer(&mut t, "b", LookPart::First, 6);
     let shown = stall(&t).unwrap();
@@ -204,87 +153,4 @@ fn requested_look_shows_places() {
     let second = |name| Did::Look(name, 1, LookPart::Second);
     assert_eq!(sent(t.live(&["a", "b"], 10 * SECOND)), [second("a"), second("b")]);
     assert_eq!((stall(&t), recorded(&mut t)), (None, vec![]));
-}
-
-/// Returns the sentence of the newest look that is shown.
-fn sentence(t: &Fixture) -> Option<Option<String>> {
-    Some(t.machine.snapshot(t.now).look?.text)
-}
-
-/// A requested look explains a job without any step too. It begins no stall, so no rank is blamed and nothing is recorded.
-#[test]
-fn requested_look_is_explained() {
-    let mut t = Fixture::new(2, 2);
-    t.run(&["a", "b"]);
-    t.request_look("a", 1);
-    let reached = |t: &Fixture, name: &str, part| {
-        let mut digest = digest(t, name, part, 7);
-        digest.groups.clear();
-        digest.workers[0].has_reached_store = Some(name == "a");
-        digest
-    };
-    for name in ["b", "a"] {
-        let first = reached(&t, name, LookPart::First);
-        t.message(name, FromNode::Digest(first));
-    }
-    let text = "rank 1 on b has not reached the store at a.example:4242; 1 of 2 have";
-    assert_eq!(sentence(&t), Some(Some(text.to_owned())));
-    t.live(&["a", "b"], 10 * SECOND);
-    for name in ["a", "b"] {
-        let second = reached(&t, name, LookPart::Second);
-        t.message(name, FromNode::Digest(second));
-    }
-    let both = format!("{text} (unchanged after 10 s)");
-    assert_eq!(sentence(&t), Some(Some(both)));
-    assert_eq!((stall(&t), recorded(&mut t)), (None, vec![]));
-    t.live(&["a", "b"], 2_000 * SECOND);
-    assert_eq!(stall(&t), None);
-}
-
-/// If all workers are in one place, and nothing else is known, a sentence would only repeat the place.
-#[test]
-fn only_place_is_not_repeated() {
-    let mut t = Fixture::new(2, 2);
-    t.run(&["a", "b"]);
-    t.request_look("a", 1);
-    for part in [LookPart::First, LookPart::Second] {
-        for name in ["a", "b"] {
-            let mut digest = digest(&t, name, part, 7);
-            digest.groups.clear();
-            digest.workers[0].line = None;
-            digest.workers[0].activity = None;
-            digest.workers[0].waits_in = Some("hrtimer_nanosleep".to_owned());
-            t.message(name, FromNode::Digest(digest));
-        }
-        assert_eq!(sentence(&t), Some(None));
-        let place = ("in the kernel in hrtimer_nanosleep".to_owned(), 2);
-        assert_eq!(t.places(), Some((1, vec![place])));
-        t.live(&["a", "b"], 10 * SECOND);
-    }
-}
-
-/// A request after the first answers to a look is answered by the next look, so a job has at most one in ten seconds.
-#[test]
-fn requests_of_looks_are_spaced() {
-    let mut t = training();
-    t.request_look("a", 1);
-    show(&mut t, 1, LookPart::First);
-    assert_eq!(t.request_look("a", 2), []);
-    t.live(&["a", "b"], 10 * SECOND);
-    assert_eq!(t.request_look("a", 3), []);
-    assert_eq!(t.request_look("b", 1), []);
-    let mut did = Vec::new();
-    for name in ["a", "b"] {
-        let digest = digest(&t, name, LookPart::Second, 7);
-        did.extend(sent(
-            t.message(name, FromNode::Digest(Digest { groups: Vec::new(), ..digest })),
-        ));
-    }
-    let next = |name| Did::Look(name, 2, LookPart::First);
-    assert_eq!(did, [next("a"), next("b")]);
-    show(&mut t, 2, LookPart::First);
-    assert_eq!(t.places().map(|(number, _)| number), Some(2));
-    t.live(&["a", "b"], 10 * SECOND);
-    show(&mut t, 2, LookPart::Second);
-    assert_eq!(sent(t.live(&["a", "b"], 20 * SECOND)), []);
 }

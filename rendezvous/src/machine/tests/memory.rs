@@ -8,13 +8,13 @@ use super::{
 };
 use crate::{
     event::EventKind,
-    ids::{GlobalRank, GroupRank},
-    memory::fixture::{alone, checkpoint, part, replicated},
+    ids::GroupRank,
+    memory::fixture::{checkpoint, dcp, part},
     message::{
-        CheckpointId, FromNode, HealthClass, MemoryKind, MemoryReport, NodeNotice, NodeReport,
-        NodeState, NoticeKind, Part, PartPlace, Unhealthy, UnusableReason, WorkerFailure,
+        CheckpointId, FromNode, MemoryReport, NodeNotice, NodeReport, NodeState, Part, PartPlace,
+        UnusableReason, WorkerFailure,
     },
-    snapshot::{MemoryBytes, MemoryStatus},
+    snapshot::MemoryStatus,
 };
 
 pub(super) const OWN: PartPlace = PartPlace::Own;
@@ -148,20 +148,6 @@ fn worker_dies() {
     assert_eq!(t.admissions["a"], before);
 }
 
-/// A node whose machine is unhealthy keeps no copies of others. It has a buddy itself.
-#[test]
-fn unhealthy_node_is_nobodys_buddy() {
-    let mut t = running(2, 2, &["a", "b"]);
-    let (class, kind) = (HealthClass::Replace, "xid_79".to_owned());
-    t.unhealthy.insert("b".to_owned(), Unhealthy { class, kind, reason: "bad".to_owned() });
-    t.fail_both();
-    let pair =
-        |t: &Fixture, name: &str| (t.admissions[name].buddy.clone(), t.admissions[name].ward);
-    assert_eq!(t.admissions["a"].round.round.0, 2);
-    assert_eq!(pair(&t, "a"), (None, Some(GroupRank(1))));
-    assert_eq!(pair(&t, "b"), (Some("a:1".to_owned()), None));
-}
-
 /// A spare that takes the place of a lost node fetches its part from the buddy. It keeps what it may have to give.
 #[test]
 fn node_is_lost() {
@@ -172,93 +158,11 @@ fn node_is_lost() {
     t.back("b");
     assert_eq!(t.admissions["b"].group_rank, GroupRank(0));
     assert_eq!((t.plan("b"), t.plan("x")), (planned(id(10), &[]), planned(id(10), &["b:1"])));
-    assert!(
-        t.kinds()
-            .any(|kind| matches!(kind, EventKind::MemoryRestored { fetching: 1, bytes: 10, .. }))
-    );
+    let restored =
+        |kind: &EventKind| matches!(kind, EventKind::MemoryRestored { fetching: 1, bytes: 10, .. });
+    assert!(t.kinds().any(restored));
     t.join_holding("y", &[]);
     assert_eq!(t.memory["y"].kept, Some(id(10)), "a spare keeps its parts of it");
-    // Both know how long it took. It is one event.
-    for _ in 0..2 {
-        let report = t.memory_of("x", &[part(id(10), 0, 2, OWN)]);
-        let fetch_time = Some(SECOND * 5);
-        t.message("x", FromNode::MemoryReport(MemoryReport { fetch_time, ..report }));
-    }
-    let fetched = t.kinds().filter_map(|kind| match kind {
-        EventKind::MemoryFetched { nodes, fetching, bytes, longest_ms } => {
-            Some((nodes.join(" "), *fetching, *bytes, *longest_ms))
-        }
-        _ => None,
-    });
-    assert_eq!(fetched.collect::<Vec<_>>(), [("x".to_owned(), 1, 10, 5_000)]);
-}
-
-/// If ranks of different nodes save different steps, the reason names two nodes with their steps.
-#[test]
-fn different_steps_are_named() {
-    let why = "off: rank 0 on a has waited 120 s for a buffer; all ranks must save the same steps";
-    let reason = |own: &[u64], other: &[u64]| {
-        let mut t = running(2, 2, &["a", "b"]);
-        let parts = |steps: &[u64], rank| -> Vec<Part> {
-            steps.iter().map(|step| part(id(*step), rank, 2, OWN)).collect()
-        };
-        t.hold("a", &parts(own, 0));
-        t.hold("b", &parts(other, 1));
-        t.obstacle("a", &[], why);
-        t.status().text.unwrap()
-    };
-    let named = "off: ranks save different steps: 120 on a, 121 on b";
-    assert_eq!(reason(&[110, 120], &[111, 121]), named);
-    let alone = "off: ranks save different steps: 20 on a, none on b";
-    assert_eq!(reason(&[10, 20], &[]), alone);
-    assert_eq!(reason(&[10, 20], &[10, 20]), why);
-}
-
-/// Without an address, a node gives nothing to others. Own parts still serve after a worker's death.
-#[test]
-fn nothing_crosses_the_network_without_a_secret() {
-    let mut t = Fixture::with(2, 2, |shared| shared.timeouts.shrink = Duration::ZERO);
-    let mute = |t: &Fixture, name: &str, parts: &[Part]| MemoryReport {
-        address: None,
-        ..t.memory_of(name, parts)
-    };
-    for name in ["a", "b", "x"] {
-        let report = mute(&t, name, &[]);
-        t.join_reporting(name, report);
-    }
-    t.report("a", NodeState::Running);
-    t.report("b", NodeState::Running);
-    assert_eq!((&t.admissions["a"].buddy, t.admissions["a"].ward), (&None, None));
-    for (name, rank) in [("a", 0), ("b", 1)] {
-        let report = mute(&t, name, &[alone(part(id(10), rank, 2, OWN))]);
-        t.message(name, FromNode::MemoryReport(report));
-    }
-    assert_eq!(t.whole("b"), Some(id(10)));
-    assert!(!t.status().is_copied);
-    t.fail_both();
-    assert_eq!(t.plan("a"), planned(id(10), &[]));
-    t.die("a");
-    t.back("b");
-    assert_eq!((t.admissions["x"].round.round.0, t.plan("x"), t.plan("b")), (3, None, None));
-}
-
-/// With another number of nodes, only a replicated checkpoint fits.
-#[test]
-fn group_shrinks() {
-    for is_replicated in [false, true] {
-        let mut t = running(1, 2, &["a", "b"]);
-        let of = |rank| match is_replicated {
-            true => replicated(part(id(10), rank, 2, OWN)),
-            false => part(id(10), rank, 2, OWN),
-        };
-        t.hold("a", &[of(0)]);
-        t.hold("b", &[of(1)]);
-        t.die("b");
-        t.back("a");
-        let plan = planned(id(10), &[]).filter(|_| is_replicated);
-        assert_eq!((t.admissions["a"].round.round.0, t.plan("a")), (2, plan));
-        assert_eq!(t.admissions["a"].buddy, None, "the node is alone");
-    }
 }
 
 /// With another number of nodes, a checkpoint of DCP is read from the parts of all nodes. Each node may report any of
@@ -296,35 +200,6 @@ fn dcp_is_resharded() {
     assert!(!t.is_struck(id(10)));
 }
 
-/// If a part is held by no node, all begin from disk.
-#[test]
-fn missing_part() {
-    let mut t = running(2, 2, &["a", "b"]);
-    t.hold("a", &[part(id(10), 0, 2, OWN)]);
-    t.hold("b", &[part(id(20), 1, 2, OWN)]);
-    assert_eq!(t.whole("a"), None);
-    t.fail_both();
-    assert_eq!((t.plan("a"), t.plan("b")), (None, None));
-}
-
-/// Parts that were reported before the admission do not count for the round, although a plan may use them.
-#[test]
-fn earlier_reports_make_nothing_whole() {
-    let mut t = running(2, 2, &["a", "b"]);
-    t.hold_both(id(10));
-    t.fail_both();
-    assert_eq!(t.whole("a"), None);
-    t.hold("a", &[part(id(10), 0, 2, OWN), part(id(10), 1, 2, COPY)]);
-    let late = MemoryReport {
-        round: checkpoint(1, 0).round,
-        ..t.memory_of("b", &[part(id(10), 1, 2, OWN), part(id(10), 0, 2, COPY)])
-    };
-    t.message("b", FromNode::MemoryReport(late));
-    assert_eq!(t.whole("a"), None);
-    t.hold_both(id(10));
-    assert_eq!(t.whole("a"), Some(id(10)));
-}
-
 /// Nodes that register with another coordinator bring their parts. The strikes are part of the job's state.
 #[test]
 fn takeover() {
@@ -348,20 +223,6 @@ fn takeover() {
     t.fail_both();
     assert!(t.is_struck(id(10)));
     assert_eq!(t.plan("a"), None);
-}
-
-/// After a takeover, nodes that wait free nothing before the next round: it may begin with any checkpoint. A round that
-/// begins from disk leaves no checkpoint to the others.
-#[test]
-fn waiting_nodes_keep_what_they_hold() {
-    let mut t = running(2, 2, &["a", "b"]);
-    t.hold_both(id(10));
-    t.restart_coordinator();
-    t.join_holding("a", &[part(id(10), 0, 2, OWN)]);
-    assert_eq!(t.memory["a"].kept, None);
-    let mut t = running(2, 2, &["a", "b"]);
-    t.join_holding("x", &[part(id(10), 0, 3, PartPlace::Leftover)]);
-    assert_eq!(t.memory["x"].kept, Some(CheckpointId::default()));
 }
 
 /// After a takeover, a round waits once for parts of spares that register late, if no checkpoint fits without them.
@@ -406,10 +267,6 @@ fn parts_after_the_welcome_count() {
     assert_eq!(t.plan("a"), planned(id(20), &[]));
 }
 
-fn dcp(part: Part) -> Part {
-    Part { kind: MemoryKind::Dcp, ..part }
-}
-
 fn leave() -> Option<NodeNotice> {
     Some(NodeNotice { ends_job: false, left: 60 * SECOND, text: "SIGTERM".to_owned() })
 }
@@ -424,17 +281,6 @@ impl Fixture {
         let report = NodeReport { notice, ..NodeReport::new(self.rounds[name], state) };
         self.message(name, FromNode::NodeReport(report))
     }
-}
-
-/// A node that leaves is no source, even while it is still there.
-#[test]
-fn leaver_is_no_source() {
-    let mut t = running(2, 2, &["a", "b"]);
-    t.join_holding("x", &[]);
-    t.hold_both(id(10));
-    t.report_notice("b", NodeState::Leaving { reaped: true }, leave());
-    t.back("a");
-    assert_eq!((t.plan("a"), t.plan("x")), (planned(id(10), &[]), planned(id(10), &["a:1"])));
 }
 
 /// A job that gives notices, with a spare.
@@ -470,146 +316,4 @@ fn notice_ends_with_a_checkpoint_in_memory() {
     t.report_notice("b", NodeState::Leaving { reaped: true }, leave());
     t.back("a");
     assert_eq!((t.plan("a"), t.plan("x")), (planned(id(20), &[]), planned(id(20), &["a:1"])));
-}
-
-/// Nodes get their signals seconds apart. If all leave, the phase goes on until the disk has a checkpoint, although the
-/// first leaver's work was safe in memory.
-#[test]
-fn signals_that_come_apart_need_a_disk() {
-    let mut t = noticed();
-    t.report_notice("b", NodeState::Running, leave());
-    t.hold_both(id(20));
-    t.live(&["a", "b", "x"], 4 * SECOND);
-    t.die("x");
-    t.report_notice("a", NodeState::Running, leave());
-    t.live(&["a", "b"], 30 * SECOND);
-    let saving = t.machine.snapshot(t.now).saving;
-    assert_eq!(saving.map(|saving| saving.kind), Some(NoticeKind::End));
-}
-
-/// A job that ends needs a checkpoint on disk, and so does a round that no part fits.
-#[test]
-fn notice_needs_a_disk() {
-    let mut t = noticed();
-    let end = leave().map(|notice| NodeNotice { ends_job: true, ..notice });
-    t.report_notice("b", NodeState::Running, end);
-    t.advance(SECOND);
-    t.hold_both(id(20));
-    assert!(t.machine.snapshot(t.now).saving.is_some(), "it goes on");
-    // Without a spare, the next round would have another layout.
-    let mut t = noticed();
-    t.die("x");
-    t.report_notice("b", NodeState::Running, leave());
-    t.advance(SECOND);
-    t.hold_both(id(20));
-    assert!(t.machine.snapshot(t.now).saving.is_some(), "it goes on");
-}
-
-/// A checkpoint of DCP is enough for any number of nodes that the job allows, if all nodes can be reached.
-#[test]
-fn notice_ends_with_a_checkpoint_that_other_ranks_can_read() {
-    for (min, has_address, ends) in [(2, true, true), (3, true, false), (2, false, false)] {
-        let t = Fixture::with(min, 3, |shared| shared.notice = 60 * SECOND);
-        let mut t = running_with(t, &[]);
-        for name in ["a", "b", "c"] {
-            let report = t.memory_of(name, &[]);
-            let address = report.address.clone().filter(|_| has_address || name != "a");
-            t.join_reporting(name, MemoryReport { address, ..report });
-        }
-        for name in ["a", "b", "c"] {
-            t.report(name, NodeState::Running);
-        }
-        t.advance(SECOND);
-        t.report_notice("c", NodeState::Running, leave());
-        t.advance(SECOND);
-        t.hold("a", &[dcp(part(id(20), 0, 3, OWN)), dcp(part(id(20), 2, 3, COPY))]);
-        t.hold("b", &[dcp(part(id(20), 1, 3, OWN))]);
-        t.hold("c", &[dcp(part(id(20), 2, 3, OWN))]);
-        let did = t.live(&["a", "b", "c"], 4 * SECOND);
-        assert_eq!(did.contains(&Did::Restart("a", 1)), ends, "{min} {has_address}: {did:?}");
-        if ends {
-            t.report_notice("c", NodeState::Leaving { reaped: true }, leave());
-            t.back("a");
-            t.back("b");
-            let plan = t.admissions["a"].memory.clone().expect("a plan");
-            assert!(plan.is_resharded && plan.checkpoint == id(20));
-        }
-    }
-}
-
-/// The status names the newest whole step, and what is in the way of a newer one.
-#[test]
-fn status_of_memory() {
-    let mut t = running(2, 2, &["a", "b"]);
-    assert_eq!(t.machine.snapshot(t.now).memory, None, "nothing was saved");
-    t.hold_both(id(48_210));
-    t.advance(SECOND);
-    let status = t.status();
-    assert_eq!((status.step, status.is_copied), (Some(48_210), true));
-    assert_eq!((status.age_ms, status.text), (Some(1_000), None));
-    let parts = [part(id(48_210), 0, 2, OWN)];
-    t.obstacle("a", &parts, "n2 does not answer n0");
-    let not_copied = "step 48,210 whole, not copied: n2 does not answer n0";
-    assert_eq!(t.status().text.as_deref(), Some(not_copied));
-    t.obstacle("a", &parts, "not copied from n0: n2:1 has no room");
-    let from = "step 48,210 whole, not copied from n0: n2:1 has no room";
-    assert_eq!(t.status().text.as_deref(), Some(from));
-    // The agent knows the address of its buddy, and the coordinator its name.
-    t.obstacle("a", &parts, "not copied from a: b:1 has no room");
-    let from = "step 48,210 whole, not copied from a: b (b:1) has no room";
-    assert_eq!(t.status().text.as_deref(), Some(from));
-    let no_secret = "no copies: the job has no secret (ragent secret --init)";
-    t.obstacle("a", &parts, no_secret);
-    assert_eq!(t.status().text.as_deref(), Some(no_secret));
-    let slow = MemoryReport {
-        waits_for_buffer: Some(GlobalRank(1)),
-        obstacle: Some("the copy from n3 to n1 is slow".to_owned()),
-        cost: Some(SECOND / 50),
-        needed: 245,
-        limit: 667,
-        ..t.memory_of("b", &[])
-    };
-    t.message("b", FromNode::MemoryReport(slow));
-    let status = t.status();
-    assert_eq!(status.text.as_deref(), Some("waits: the copy from n3 to n1 is slow"));
-    assert_eq!((status.cost_ms, status.needed, status.limit), (Some(20), 245, 667));
-}
-
-/// The status has sums of what is kept, the time of the newest copies, and the time for which a `save` has waited.
-#[test]
-fn sums_of_memory() {
-    let mut t = running(2, 2, &["a", "b"]);
-    t.hold("a", &[part(id(10), 0, 2, OWN)]);
-    t.advance(SECOND);
-    t.hold("b", &[part(id(10), 1, 2, OWN), part(id(10), 0, 2, COPY)]);
-    assert_eq!(t.status().copy_ms, None);
-    t.advance(SECOND / 2);
-    let waiting = |t: &Fixture, waits_for_buffer| {
-        let parts = [part(id(10), 0, 2, OWN), part(id(10), 1, 2, COPY)];
-        FromNode::MemoryReport(MemoryReport { waits_for_buffer, ..t.memory_of("a", &parts) })
-    };
-    t.message("a", waiting(&t, Some(GlobalRank(0))));
-    let status = t.status();
-    assert_eq!(status.copy_ms, Some(1_500));
-    assert_eq!(status.bytes, MemoryBytes { own: 20, copy: 20, leftover: 0 });
-    assert_eq!(status.waited_ms, 0);
-    t.advance(SECOND);
-    assert_eq!(t.status().waited_ms, 1_000);
-    t.message("a", waiting(&t, None));
-    t.advance(SECOND);
-    assert_eq!(t.status().waited_ms, 1_000);
-    t.fail_both();
-    assert_eq!((t.status().waited_ms, t.status().copy_ms), (1_000, Some(1_500)));
-}
-
-/// Spares give their parts too, although no round has admitted them.
-#[test]
-fn spare_is_a_source() {
-    let mut t = running(2, 2, &["a", "b"]);
-    t.hold("a", &[part(id(10), 0, 2, OWN)]);
-    t.join_holding("x", &[part(id(10), 1, 2, PartPlace::Leftover)]);
-    t.join_holding("y", &[]);
-    t.die("b");
-    t.back("a");
-    assert_eq!((t.plan("a"), t.plan("x")), (planned(id(10), &[]), planned(id(10), &[])));
 }

@@ -1,10 +1,8 @@
 //! The training step in keep-alives.
 
-use std::time::Duration;
-
 use super::fixture::{Did, Fixture, SECOND};
 use crate::{
-    message::{FromNode, NodeState, StepProgress, StepSource},
+    message::{FromNode, StepProgress, StepSource},
     snapshot::JobProgress,
 };
 
@@ -43,47 +41,4 @@ fn keep_alives_carry_the_step() {
     assert_eq!((progress.source, progress.age), (StepSource::Reported, 2 * SECOND));
     let nodes = t.machine.snapshot(t.now).nodes;
     assert!(nodes.iter().all(|node| node.progress_age_ms == Some(2_000)), "{nodes:?}");
-}
-
-/// The age of a step is that of its node. A node without steps, a spare or a member, has none.
-#[test]
-fn ages_belong_to_their_nodes() {
-    let mut t = Fixture::new(3, 3);
-    t.run(&["a", "b", "d"]);
-    t.join("c");
-    t.message("a", at_step(5));
-    t.now += SECOND;
-    t.message("d", at_step(5));
-    let nodes = t.machine.snapshot(t.now).nodes;
-    let ages = nodes.iter().map(|node| (node.node_id.as_str(), node.progress_age_ms));
-    let mut ages: Vec<_> = ages.collect();
-    ages.sort_unstable();
-    assert_eq!(ages, [("a", Some(2_000)), ("b", None), ("c", None), ("d", Some(1_000))]);
-}
-
-/// A spare, and a node that reports about an older round, have no part in the step of the job. The next
-/// round begins without one.
-#[test]
-fn step_is_that_of_the_running_round() {
-    let mut t = Fixture::new(2, 2);
-    t.run(&["a", "b"]);
-    t.join("c");
-    t.message("c", at_step(1));
-    assert_eq!(progress(&t), None);
-    t.message("a", at_step(50));
-    t.fail("b", Duration::ZERO);
-    assert_eq!(progress(&t).map(|progress| progress.step), Some(50));
-    t.message("a", at_step(51));
-    assert_eq!(progress(&t).map(|progress| progress.step), Some(50), "the round has ended");
-    for name in ["a", "b"] {
-        t.report(name, NodeState::Preparing);
-        t.back(name);
-    }
-    assert_eq!(t.rounds["a"].round.0, 2);
-    assert_eq!(progress(&t), None);
-    t.message("a", at_step(51));
-    assert_eq!(progress(&t), None, "the node has not reported that it runs the round");
-    t.report("a", NodeState::Running);
-    t.message("a", at_step(40));
-    assert_eq!(progress(&t).map(|progress| progress.step), Some(40));
 }

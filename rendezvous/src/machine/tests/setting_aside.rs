@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use super::fixture::{Did, Fixture, SECOND, ready};
+use super::fixture::{Did, Fixture, SECOND};
 use crate::{
     event::{EventKind, FreeReason},
-    limits::SET_ASIDE_TIME,
     message::{HealthClass, JobResult, NodeState, Unhealthy, WaitReason},
     snapshot::NodeStateName,
 };
@@ -102,50 +101,6 @@ fn job_shrinks_without_a_bad_machine() {
     assert_eq!(t.job_state.restarts_used, 0);
 }
 
-/// A job of fixed size without a spare needs all nodes. The failure is charged, and the journal has a warning.
-#[test]
-fn needed_machine_keeps_its_place() {
-    for class in [Reset, Replace, Gone] {
-        let mut t = Fixture::new(2, 2);
-        t.run(&["a", "b"]);
-        t.ails("b", class, "xid_79");
-        let did = t.fail_and_come_back("b", &["a", "b"]);
-        assert_eq!(did.last(), Some(&Did::Admit("b", 2, 1)));
-        assert_eq!(t.job_state.restarts_used, 1);
-        assert_eq!(t.shown(), [("b".to_owned(), false)]);
-    }
-}
-
-/// A node without its GPU is set aside, but its failure is charged: the reason may be the script's.
-#[test]
-fn failure_without_a_gpu_is_charged() {
-    let mut t = Fixture::new(1, 2);
-    t.run(&["a", "b"]);
-    t.ails("b", Gone, "gpu_gone");
-    t.fail_and_come_back("b", &["a", "b"]);
-    t.live(&["a", "b"], 6 * SECOND);
-    assert_eq!((t.members(), t.job_state.restarts_used), (vec!["a".to_owned()], 1));
-}
-
-/// If the others do not reach MIN, as many bad machines are used as are needed, those that need least first. A machine
-/// whose GPU is gone is not.
-#[test]
-fn job_uses_the_best_of_the_bad_machines() {
-    let mut t = Fixture::new(3, 9);
-    t.ails("b", Gone, "gpu_gone");
-    t.ails("c", Replace, "xid_79");
-    t.ails("d", Reset, "xid_48");
-    t.ails("e", Replace, "xid_79");
-    for name in ["a", "b", "c", "d", "e"] {
-        t.join(name);
-    }
-    t.live(&["a", "b", "c", "d", "e"], 40 * SECOND);
-    assert_eq!(t.members().len(), 3);
-    let members = t.members();
-    assert!(members.contains(&"a".to_owned()) && members.contains(&"d".to_owned()), "{members:?}");
-    assert_eq!(t.state_of("b"), NodeStateName::Unhealthy);
-}
-
 /// A healthy node that arrives during the last call takes the place of a bad machine.
 #[test]
 fn bad_machine_gives_its_place_to_a_late_node() {
@@ -159,77 +114,11 @@ fn bad_machine_gives_its_place_to_a_late_node() {
     assert_eq!(t.members(), ["a", "c"]);
 }
 
-/// One kind of reason sets aside at most MAX - MIN nodes in ten minutes, and another kind as many. Beyond that, the nodes
-/// keep their places.
-#[test]
-fn same_reason_on_many_nodes_is_not_believed() {
-    let mut t = Fixture::with(2, 4, |shared| shared.max_restarts = 9);
-    let names = ["a", "b", "c", "d"];
-    t.run(&names);
-    for name in ["b", "c", "d"] {
-        t.ails(name, Reset, "xid_119");
-    }
-    t.fail_and_come_back("b", &names);
-    t.live(&names, 6 * SECOND);
-    assert_eq!(t.members().len(), 2, "two of three are set aside");
-    // They are healthy again and get their places back. Then the fourth reports the same.
-    t.unhealthy.clear();
-    let members = t.members();
-    for name in names {
-        let is_member = members.contains(&name.to_owned());
-        t.report(name, if is_member { NodeState::Running } else { ready() });
-    }
-    t.live(&names, 5 * SECOND);
-    for name in &members {
-        t.back(name);
-    }
-    assert_eq!(t.members(), names);
-    t.ails("a", Reset, "xid_119");
-    t.fail_and_come_back("a", &names);
-    t.live(&names, 6 * SECOND);
-    assert_eq!(t.members(), names, "the valve is closed");
-    // Ten minutes later it is open again.
-    t.live(&names, SET_ASIDE_TIME);
-    t.fail_and_come_back("a", &names);
-    t.live(&names, 6 * SECOND);
-    assert_eq!(t.members(), ["b", "c", "d"]);
-}
-
-/// If one kind of reason sets aside one of two nodes, it is the worse one, although the other one has had no place so far.
-#[test]
-fn worst_machine_is_set_aside_first() {
-    let mut t = Fixture::with(3, 4, |shared| shared.max_restarts = 9);
-    let names = ["a", "b", "c", "d"];
-    t.run(&names[..3]);
-    t.ails("d", Replace, "xid_119");
-    t.join("d");
-    t.ails("b", Gone, "xid_119");
-    t.fail_and_come_back("b", &names[..3]);
-    t.live(&names, 6 * SECOND);
-    assert_eq!(t.members(), ["a", "c", "d"]);
-}
-
-/// If all nodes report a reason, the last one keeps its place.
-#[test]
-fn last_node_is_never_set_aside() {
-    let mut t = Fixture::new(1, 3);
-    for name in ["a", "b", "c"] {
-        t.ails(name, Replace, "xid_79");
-        t.join(name);
-    }
-    t.live(&["a", "b", "c"], 40 * SECOND);
-    assert!(!t.members().is_empty());
-    assert_eq!(t.outcome(), None);
-}
-
-/// A check that is late ends the round only if the machine must be replaced, the job can go on, and the node had no such
-/// reason when it got its place.
+/// A member whose check finds late that its machine must be replaced ends the round.
 #[test]
 fn late_check_ends_the_round() {
     let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 0);
     t.run(&["a", "b"]);
-    t.ails("b", Reset, "xid_48");
-    assert_eq!(t.report("b", NodeState::Running), []);
     t.ails("b", Replace, "xid_79");
     let did = t.report("b", NodeState::Running);
     assert_eq!(did, [Did::Restart("a", 1), Did::Restart("b", 1)]);
@@ -237,20 +126,6 @@ fn late_check_ends_the_round() {
     t.back("b");
     t.live(&["a", "b"], 6 * SECOND);
     assert_eq!((t.members(), t.job_state.restarts_used), (vec!["a".to_owned()], 0));
-    let mut t = Fixture::new(2, 2);
-    t.run(&["a", "b"]);
-    t.ails("b", Gone, "gpu_gone");
-    assert_eq!(t.report("b", NodeState::Running), [], "it is needed");
-}
-
-/// A node that reports the same with which it got its place does not end the round.
-#[test]
-fn known_reason_does_not_end_the_round() {
-    let mut t = Fixture::new(2, 3);
-    t.ails("b", Replace, "xid_79");
-    t.run(&["a", "b"]);
-    t.join("c");
-    assert_eq!(t.report("b", NodeState::Running), []);
 }
 
 /// An excluded host gets no place in the next round. The running one goes on.
@@ -303,31 +178,6 @@ fn first_list_is_awaited() {
     }
 }
 
-/// Hosts are compared up to the first dot, and by the failure domain. Addresses have no short names.
-#[test]
-fn names_of_hosts_are_compared() {
-    for (listed, host, domain, is_excluded) in [
-        ("node7", "node7.cluster.example", "", true),
-        ("node7.a.example", "node7", "", true),
-        ("node7.a.example", "node8.a.example", "", false),
-        ("pool-1.example", "train-0", "pool-1.example", true),
-        ("region.10.0.3.7", "train-0", "region.10.0.3.8", false),
-        ("10.0.3.7", "10.0.3.8", "10.0.3.8", false),
-        ("10.0.3.7", "10.0.3.7", "", true),
-    ] {
-        let mut t = Fixture::new(1, 1);
-        let mut registration = t.registration_of("a", ready());
-        registration.node.host_name = host.to_owned();
-        registration.node.failure_domain = domain.to_owned();
-        t.exclude(&[listed]);
-        t.register_with(registration);
-        let node = t.machine.snapshot(t.now).nodes.remove(0);
-        assert_eq!(node.excluded.is_some(), is_excluded, "{listed} {host} {domain}");
-        // It is the only node, so it runs.
-        assert_eq!(node.state, NodeStateName::Running);
-    }
-}
-
 /// With a spare and steps that all ranks have saved, all ranks save, and the spare takes the place of the excluded node.
 #[test]
 fn spare_replaces_an_excluded_member() {
@@ -337,29 +187,15 @@ fn spare_replaces_an_excluded_member() {
     t.exclude(&["b"]);
     t.live(&["a", "b", "c"], 60 * SECOND);
     assert_eq!(t.members(), ["a", "b"], "nothing is saved");
-    t.job_state.training.saved_step = Some(7);
-    let mut t2 = Fixture::start(t.settings.clone(), t.shared, t.job_state.clone());
-    t2.registrations = t.registrations.clone();
-    t2.rounds = t.rounds.clone();
-    t2.admissions = t.admissions.clone();
-    for name in ["a", "b"] {
-        t2.register(name, ready());
-    }
-    t2.admissions.clear();
-    t2.live(&["a", "b"], 6 * SECOND);
-    for name in ["a", "b"] {
-        t2.report(name, NodeState::Running);
-    }
-    t2.join("c");
-    t2.reopen("c");
-    t2.exclude(&["b"]);
-    let did = t2.live(&["a", "b", "c"], 60 * SECOND);
+    t.checkpoint("a", 7);
+    t.checkpoint("b", 7);
+    let did = t.live(&["a", "b", "c"], 100 * SECOND);
     assert!(did.iter().any(|did| matches!(did, Did::Notice("a", Some(_)))), "{did:?}");
     for name in ["a", "b"] {
-        t2.back(name);
+        t.back(name);
     }
-    t2.live(&["a", "b", "c"], 6 * SECOND);
-    assert_eq!(t2.members(), ["a", "c"]);
+    t.live(&["a", "b", "c"], 6 * SECOND);
+    assert_eq!(t.members(), ["a", "c"]);
 }
 
 /// A quarantined node that is taken back gets no place if its GPU is gone.
@@ -383,28 +219,6 @@ fn recall_does_not_help_an_unhealthy_node() {
     assert_eq!(t.members(), ["a", "b"]);
 }
 
-/// A node that is set aside counts for as long as it is, also after ten minutes. Otherwise the places of two such nodes would
-/// change again and again.
-#[test]
-fn places_do_not_change_again_and_again() {
-    let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 99);
-    let names = ["a", "b", "c"];
-    t.run(&["a", "b"]);
-    t.join("c");
-    t.ails("b", Replace, "xid_79");
-    t.fail_and_come_back("b", &["a", "b"]);
-    assert_eq!((t.members(), t.job_state.restarts_used), (vec!["a".to_owned(), "c".to_owned()], 0));
-    t.ails("c", Replace, "xid_79");
-    for restarts in 1..3 {
-        t.report("a", NodeState::Running);
-        t.live(&names, SET_ASIDE_TIME);
-        t.fail_and_come_back("c", &["a", "c"]);
-        t.live(&names, 6 * SECOND);
-        assert_eq!(t.members(), ["a", "c"]);
-        assert_eq!(t.job_state.restarts_used, restarts, "it keeps its place, so it is charged");
-    }
-}
-
 /// A machine that fails again and again, and is healthy in between, is quarantined.
 #[test]
 fn failures_of_a_bad_machine_are_counted() {
@@ -423,19 +237,6 @@ fn failures_of_a_bad_machine_are_counted() {
     }
     t.live(&["a", "b"], 6 * SECOND);
     assert_eq!((t.state_of("b"), t.job_state.restarts_used), (NodeStateName::Quarantined, 0),);
-}
-
-/// A job with fixed ranks sets no node aside.
-#[test]
-fn fixed_ranks_need_all_nodes() {
-    let mut t = Fixture::with(2, 2, |shared| shared.fixed_ranks = true);
-    t.ails("b", Gone, "gpu_gone");
-    for (name, rank) in [("a", 0), ("b", 1)] {
-        let mut registration = t.registration_of(name, ready());
-        registration.node.node_rank = Some(rank);
-        t.register_with(registration);
-    }
-    assert_eq!(t.members(), ["a", "b"]);
 }
 
 /// Nodes whose GPUs are gone do not help a job that needs more nodes: it waits, and ends at the join timeout.

@@ -1,7 +1,7 @@
 //! The choice of a checkpoint, and the sources of its parts.
 
 use super::*;
-use crate::memory::fixture::{checkpoint, part, replicated, report};
+use crate::memory::fixture::{checkpoint, dcp, part, replicated, report};
 
 const OWN: PartPlace = PartPlace::Own;
 const COPY: PartPlace = PartPlace::Copy;
@@ -69,10 +69,6 @@ impl World {
         assert_eq!(chosen.bytes, 10 * all.len() as u64);
         Some((chosen.checkpoint.step, all.iter().map(|part| part.sources.join(" ")).collect()))
     }
-}
-
-fn dcp(part: Part) -> Part {
-    Part { kind: MemoryKind::Dcp, ..part }
 }
 
 /// A job of four nodes whose script uses DCP. Nodes 0 and 2 hold each other's copies, and so do 1 and 3.

@@ -234,3 +234,48 @@ fn every_moment_has_one_state() {
         }
     }
 }
+
+/// In six hours of pauses with a heavy tail, a pause is a stall only if it is longer than all of its kind before. A kind are
+/// pauses that differ by less than a factor of two. Another coordinator and another round change nothing.
+#[test]
+#[expect(clippy::print_stdout, reason = "shows the alarms with `--nocapture`")]
+fn pauses_of_known_kinds_are_no_stalls() {
+    const HOURS: Duration = Duration::from_secs(6 * 3_600);
+    for seed in 0..4_u64 {
+        let mut random = seed;
+        let mut draw = || {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            ((random >> 33) + 1) as f64 / f64::from(1_u32 << 31)
+        };
+        let begin = some_instant();
+        let running = |now: Instant, pauses| {
+            let mut account = TimeAccount::new(now, TimeTotals::default(), pauses);
+            account.enter(now, TimeState::Starting);
+            account.started(now);
+            account
+        };
+        let mut account = running(begin, Pauses::default());
+        let (mut now, mut step, mut longest, mut alarms) = (begin, 0, 0, 0);
+        let mut is_restarted = false;
+        while now < begin + HOURS {
+            if !is_restarted && now > begin + HOURS / 2 {
+                (is_restarted, account) = (true, running(now, account.pauses()));
+            }
+            // A Pareto distribution: one of 13 pauses is ten times as long as the shortest.
+            let pause = (draw().powf(-1.0 / 1.1) as u64).min(4 * 3_600);
+            for seconds in [1; 20].into_iter().chain([pause]) {
+                (now, step) = (now + SECOND * u32::try_from(seconds).unwrap(), step + 1);
+                let is_alarm = account.stalls_at().is_some_and(|at| at <= now);
+                account.progress(now, step, Some(SECOND), false);
+                let is_known = seconds.ilog2() <= u64::ilog2(longest.max(1));
+                assert!(!(is_alarm && is_known), "{seconds} s is a stall after {longest} s");
+                alarms += u32::from(is_alarm);
+                longest = longest.max(seconds);
+            }
+        }
+        println!("seed {seed}: {alarms} first alarms, the longest pause took {longest} s");
+        assert!(is_restarted && (1..=8).contains(&alarms), "{alarms} alarms");
+    }
+}

@@ -1,0 +1,264 @@
+//! When a phase begins, which notices join it, and what ends it.
+
+use std::time::Duration;
+
+use super::*;
+use crate::{
+    fixture::{SECOND, TestJob},
+    memory::fixture::{MemoryJob, checkpoint},
+    message::{NodeNotice, Saved},
+};
+use NoticeKind::{End, Leave, Members, Save};
+
+const NOTICE: Duration = Duration::from_secs(60);
+
+/// A job whose round runs, and its notices.
+struct Noticed {
+    t: TestJob,
+    notices: JobNotices,
+    memory: JobMemory,
+    /// The step that all have saved for an earlier notice.
+    complete_step: Option<u64>,
+}
+
+/// A phase that is over: its kind, the step on disk, and the one in memory.
+type Over = Option<(NoticeKind, Option<u64>, Option<u64>)>;
+
+fn running(min: u32, max: u32, names: &[&str]) -> Noticed {
+    with_notice(NOTICE, min, max, names)
+}
+
+fn with_notice(notice: Duration, min: u32, max: u32, names: &[&str]) -> Noticed {
+    let MemoryJob { t, memory } =
+        MemoryJob::running(min, max, names, |shared| shared.notice = notice);
+    let notices = JobNotices::new(&t.job.state);
+    Noticed { t, notices, memory, complete_step: None }
+}
+
+impl Noticed {
+    /// Reports that a node has received a notice.
+    fn notice(&mut self, name: &str, ends_job: bool, left: Duration) -> Over {
+        let text = format!("signal on {name}");
+        self.t.report(name, |it| it.notice = Some(NodeNotice { ends_job, left, text }));
+        self.step()
+    }
+
+    fn leave(&mut self, name: &str) -> Over {
+        self.notice(name, false, NOTICE)
+    }
+
+    /// Reports that the workers of a node have saved a step for a notice.
+    fn save(&mut self, name: &str, notice: u64, step: u64) -> Over {
+        self.t.report(name, |it| it.saved = Some(Saved { notice, step, is_whole: false }));
+        self.notices.record_answer(&self.t.job, &NodeId::new(name));
+        self.step()
+    }
+
+    fn request(&mut self) -> Over {
+        self.notices.request_save();
+        self.step()
+    }
+
+    fn pass(&mut self, time: Duration) -> Over {
+        self.t.pass(time);
+        self.step()
+    }
+
+    fn step(&mut self) -> Over {
+        let (job, out) = (&self.t.job, &mut self.t.out);
+        self.notices.give_pending(job, out);
+        self.notices.give_request(job, out);
+        let over = self.notices.end_if_over(job, &self.memory, self.complete_step, out)?;
+        Some((over.kind, over.step, over.memory_step))
+    }
+
+    /// Begins a phase for nodes that wait.
+    fn give_for_members(&mut self) {
+        self.notices.give_for_members(&self.t.job, self.t.shared(), &mut self.t.out);
+    }
+
+    /// Returns the newest notice, as it is sent.
+    fn newest(&self) -> Option<(u64, NoticeKind)> {
+        let notice = self.notices.newest(self.t.job.clock)?;
+        Some((notice.number, notice.kind))
+    }
+
+    fn withdraw(&mut self) {
+        self.notices.withdraw_for_members(&self.t.job, &mut self.t.out);
+    }
+}
+
+/// If not all save in time, the phase ends with the notice, but never later than after `--notice`. Nothing is known to be saved
+/// then, and the event names the ranks that have not.
+#[test]
+fn phase_ends_with_its_time() {
+    for (left, time) in [(20 * SECOND, 20 * SECOND), (1_000 * SECOND, NOTICE)] {
+        let mut n = running(1, 2, &["a", "b"]);
+        assert_eq!(n.notice("b", false, left), None);
+        assert_eq!((n.save("a", 1, 120), n.pass(time - SECOND)), (None, None));
+        assert_eq!(n.notices.deadline(&n.t.job), Some(n.t.job.clock + SECOND));
+        assert_eq!(n.pass(SECOND), Some((Leave, None, None)));
+        let over = EventKind::NoticeOver {
+            notice: 1,
+            step: None,
+            memory_step: None,
+            missing: "1".to_owned(),
+            after_ms: millis(time),
+            is_withdrawn: false,
+        };
+        assert_eq!(n.t.events().last(), Some(&over));
+    }
+    // Without `--notice`, it is over at once.
+    let mut n = with_notice(Duration::ZERO, 1, 2, &["a", "b"]);
+    assert_eq!(n.notice("a", true, SECOND), Some((End, None, None)));
+}
+
+/// The phase ends when all members have saved the same step, or one worker the parts of all. An answer to an earlier notice or of a
+/// node without a place does not count.
+#[test]
+fn all_must_save_for_this_notice() {
+    let mut n = running(1, 2, &["a", "b"]);
+    n.t.join("spare");
+    assert_eq!((n.request(), n.newest()), (None, Some((1, Save))));
+    assert_eq!((n.save("a", 1, 100), n.save("b", 1, 100)), (None, None), "the round goes on");
+    assert_eq!((n.leave("b"), n.newest()), (None, Some((2, Leave))));
+    assert_eq!((n.save("a", 1, 110), n.save("b", 1, 110)), (None, None));
+    assert_eq!((n.save("a", 2, 120), n.save("spare", 2, 120)), (None, None));
+    assert_eq!(n.save("b", 2, 130), None, "different steps");
+    assert_eq!(n.save("a", 2, 130), Some((Leave, Some(130), None)));
+    let mut n = running(1, 2, &["a", "b"]);
+    n.leave("b");
+    n.t.report("a", |it| it.saved = Some(Saved { notice: 1, step: 4, is_whole: true }));
+    n.notices.record_answer(&n.t.job, &NodeId::new("a"));
+    assert_eq!(n.step(), Some((Leave, Some(4), None)));
+}
+
+/// A second notice joins the phase: it keeps its number, and has the strongest kind, the earliest end and all nodes that leave.
+#[test]
+fn second_notice_joins_the_phase() {
+    let mut n = running(1, 3, &["a", "b", "c"]);
+    n.leave("b");
+    n.save("a", 1, 50);
+    n.pass(10 * SECOND);
+    n.t.out.has_guidance = false;
+    n.notice("c", false, 5 * SECOND);
+    assert!(n.t.out.has_guidance && n.newest() == Some((1, Leave)));
+    let saving = n.notices.saving(n.t.job.clock, &n.t.job).expect("a phase");
+    assert_eq!((saving.left_ms, saving.hosts), (5_000, vec!["b".to_owned(), "c".to_owned()]));
+    assert_eq!((saving.saved_ranks, saving.ranks, &*saving.missing), (1, 3, "1-2"));
+    assert_eq!((saving.kind, &*saving.source), (Leave, "signal on b"));
+    n.t.out.has_guidance = false;
+    n.notice("c", false, 5 * SECOND);
+    assert!(!n.t.out.has_guidance, "a repetition changes nothing");
+    n.notice("b", true, 50 * SECOND);
+    assert!(n.t.out.has_guidance && n.newest() == Some((1, End)));
+    // What was saved for the notice still counts.
+    assert_eq!((n.save("b", 1, 50), n.save("c", 1, 50)), (None, Some((End, Some(50), None))));
+}
+
+/// A notice ends the job if it says so, also on a spare, and if all nodes leave. A spare that leaves has nothing to save.
+#[test]
+fn job_ends_if_nobody_stays() {
+    let kind = |members: &[&str], notices: &[(&str, bool)]| {
+        let mut n = running(1, 2, members);
+        n.t.join("spare");
+        for (name, ends_job) in notices {
+            n.notice(name, *ends_job, NOTICE);
+        }
+        n.newest().map(|(_, kind)| kind)
+    };
+    assert_eq!(kind(&["a", "b"], &[("a", false)]), Some(Leave));
+    assert_eq!(kind(&["a", "b"], &[("a", false), ("b", false)]), Some(Leave), "the spare stays");
+    assert_eq!(kind(&["a"], &[("a", false), ("spare", false)]), Some(End));
+    assert_eq!(kind(&["a", "b"], &[("a", true)]), Some(End));
+    assert_eq!(kind(&["a", "b"], &[("spare", true)]), Some(End));
+    assert_eq!(kind(&["a", "b"], &[("spare", false)]), None);
+}
+
+/// Workers that have saved for the notice and then exit with 0 have not succeeded. Others have, also after the answer to a request
+/// for a checkpoint.
+#[test]
+fn exit_after_a_save_is_no_success() {
+    let mut n = running(1, 2, &["a", "b"]);
+    let [a, b] = ["a", "b"].map(NodeId::new);
+    n.request();
+    n.save("a", 1, 5);
+    assert!(!n.notices.note_exit(&a), "the round goes on");
+    n.leave("b");
+    n.save("a", 2, 8);
+    assert!(n.notices.note_exit(&a) && !n.notices.note_exit(&b));
+}
+
+/// Requests for a checkpoint are passed on at once, and then once a minute. They end no round.
+#[test]
+fn requests_are_spaced() {
+    let mut n = running(1, 2, &["a", "b"]);
+    n.request();
+    assert_eq!((n.request(), n.newest()), (None, Some((1, Save))));
+    assert_eq!((n.pass(SAVE_SPACING - SECOND), n.newest()), (None, Some((1, Save))));
+    assert_eq!(n.notices.deadline(&n.t.job), Some(n.t.job.clock + SECOND));
+    assert_eq!((n.pass(SECOND), n.newest()), (None, Some((2, Save))));
+    assert_eq!((n.pass(5 * SAVE_SPACING), n.newest()), (None, Some((2, Save))));
+    assert_eq!((n.save("a", 2, 5), n.save("b", 2, 5)), (None, None));
+    // The checkpoint of a phase answers a request too.
+    n.leave("b");
+    n.request();
+    assert_eq!((n.pass(SECOND), n.newest()), (None, Some((3, Leave))));
+    assert_eq!((n.save("a", 3, 9), n.save("b", 3, 9)), (None, Some((Leave, Some(9), None))));
+}
+
+/// The phase for nodes that wait is withdrawn, unless workers have exited because of it. A node that leaves makes it a phase
+/// that is not.
+#[test]
+fn phase_for_members_is_withdrawn() {
+    let mut n = running(1, 3, &["a", "b"]);
+    n.t.join("d");
+    n.give_for_members();
+    assert_eq!(n.newest(), Some((1, Members)));
+    n.withdraw();
+    assert_eq!((n.newest(), n.pass(2 * NOTICE)), (None, None));
+    let withdrawn =
+        |kind: &EventKind| matches!(kind, EventKind::NoticeOver { is_withdrawn: true, .. });
+    assert_eq!(n.t.events().iter().filter(|kind| withdrawn(kind)).count(), 1);
+    n.give_for_members();
+    n.save("a", 2, 110);
+    assert!(n.notices.note_exit(&NodeId::new("a")));
+    n.withdraw();
+    assert_eq!((n.newest(), n.pass(NOTICE)), (Some((2, Members)), Some((Members, None, None))));
+    n.give_for_members();
+    assert_eq!((n.leave("b"), n.newest()), (None, Some((3, Leave))));
+    assert_eq!(n.notices.saving(n.t.job.clock, &n.t.job).expect("a phase").source, "signal on b");
+    n.withdraw();
+    assert_eq!((n.save("a", 3, 120), n.save("b", 3, 120)), (None, Some((Leave, Some(120), None))));
+}
+
+/// A phase is complete at once if all have saved for an earlier notice and have done nothing since.
+#[test]
+fn complete_step_is_enough() {
+    let mut n = running(1, 2, &["a", "b"]);
+    n.complete_step = Some(100);
+    assert_eq!(n.notice("a", true, NOTICE), Some((End, Some(100), None)));
+}
+
+/// Before nodes leave or join, a checkpoint in memory is enough after a few seconds, in which other nodes may get their signal, or at
+/// the end of the phase. A job that ends needs one on disk.
+#[test]
+fn memory_is_enough_after_a_while() {
+    let play = |leavers: &[&str], left: Duration| {
+        let mut n = running(2, 2, &["a", "b"]);
+        n.t.join("spare");
+        for name in leavers {
+            n.notice(name, false, left);
+        }
+        n.t.pass(SECOND);
+        let mut job = MemoryJob { t: n.t, memory: n.memory };
+        job.hold_both(checkpoint(1, 20));
+        let mut n = Noticed { t: job.t, memory: job.memory, ..n };
+        let at_once = n.step();
+        (at_once.is_some(), at_once.or_else(|| n.pass(MEMORY_IS_ENOUGH_AFTER - SECOND)))
+    };
+    let in_memory = Some((Leave, None, Some(20)));
+    assert_eq!(play(&["b"], NOTICE), (false, in_memory));
+    assert_eq!(play(&["b"], SECOND), (true, in_memory));
+    assert_eq!(play(&["b", "spare", "a"], NOTICE), (false, None));
+}
