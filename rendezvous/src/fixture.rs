@@ -78,11 +78,6 @@ impl TestJob {
         self.job.roster.index_readiness(&NodeId::new(name), false);
     }
 
-    /// Removes a node that is lost.
-    pub(crate) fn lose(&mut self, name: &str) {
-        self.job.roster.remove_for_good(self.job.clock, &NodeId::new(name));
-    }
-
     /// Begins the next round, with these nodes in the order of their ranks. Their workers run.
     pub(crate) fn begin_round(&mut self, names: &[impl AsRef<str>]) {
         let ids: Vec<NodeId> = names.iter().map(|name| NodeId::new(name.as_ref())).collect();

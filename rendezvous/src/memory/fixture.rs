@@ -76,12 +76,6 @@ impl MemoryJob {
         job
     }
 
-    /// Adds a node that is ready and holds these parts.
-    pub(crate) fn join(&mut self, name: &str, parts: &[Part]) {
-        self.t.join(name);
-        self.hold(name, parts);
-    }
-
     /// Begins the next round of these nodes, as the machine does.
     pub(crate) fn begin_round(&mut self, names: &[&str]) {
         self.t.begin_round(names);

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     fixture::SECOND,
     memory::fixture::{MemoryJob, checkpoint, dcp, part},
-    message::{Assignment, EvictReason, HealthClass, NodeNotice, NodeState, Part, Unhealthy},
+    message::{HealthClass, NodeNotice, NodeState, Part, Unhealthy},
     snapshot::{MemoryBytes, MemoryStatus},
 };
 
@@ -43,21 +43,19 @@ impl MemoryJob {
         self.memory.whole(&self.t.job)
     }
 
-    fn obstacle(&mut self, name: &str, parts: &[Part], text: &str) {
-        let report = self.report(name, parts);
-        self.follow(name, MemoryReport { obstacle: Some(text.to_owned()), ..report });
+    /// Reports an obstacle of node `a`. Returns the text of the status.
+    fn obstacle(&mut self, parts: &[Part], text: &str) -> Option<String> {
+        let report = self.report("a", parts);
+        self.follow("a", MemoryReport { obstacle: Some(text.to_owned()), ..report });
+        self.status()?.text
     }
 
     fn status(&self) -> Option<MemoryStatus> {
         self.memory.status(self.t.job.clock, &self.t.job)
     }
-
-    fn text(&self) -> Option<String> {
-        self.status()?.text
-    }
 }
 
-/// Each node keeps the copies of another one, unless its machine is unhealthy or it has no address. With `--memory-copies 0`, none does.
+/// Each node keeps the copies of another one, unless its machine is unhealthy or it has no address.
 #[test]
 fn buddies_can_keep_copies() {
     let both = |change: &dyn Fn(&mut MemoryJob)| {
@@ -68,49 +66,37 @@ fn buddies_can_keep_copies() {
     };
     let (to_a, to_b) = (Some("a:1".to_owned()), Some("b:1".to_owned()));
     assert_eq!(both(&|_| {}), [(to_b, Some(1)), (to_a.clone(), Some(0))]);
-    let unhealthy = both(&|job| {
-        let (class, kind, reason) = (HealthClass::Replace, "xid_79".to_owned(), String::new());
-        job.t.report("b", |report| {
-            report.unhealthy = Some(Box::new(Unhealthy { class, kind, reason }));
-        });
-    });
     let only_b = [(None, Some(1)), (to_a, None)];
-    assert_eq!(unhealthy, only_b);
-    let no_address = both(&|job| {
-        let report = job.report("b", &[]);
-        job.follow("b", MemoryReport { address: None, ..report });
-    });
-    assert_eq!(no_address, only_b);
-    let mut job = MemoryJob::running(1, 2, &["a", "b"], |shared| shared.memory_copies = 0);
-    assert_eq!(job.pair("a"), (None, None));
+    let (class, kind, reason) = (HealthClass::Replace, "xid_79".to_owned(), String::new());
+    let unhealthy = Some(Box::new(Unhealthy { class, kind, reason }));
+    assert_eq!(both(&|job| job.t.report("b", |it| it.unhealthy = unhealthy.clone())), only_b);
+    let no_address = MemoryReport::default();
+    assert_eq!(both(&|job| assert_eq!(job.follow("b", no_address.clone()), None)), only_b);
 }
 
-/// Spares give their parts too, although no round has admitted them. A node that leaves, was evicted or is not connected is no source.
+/// Spares give their parts too, although no round has admitted them. A node that leaves or is not connected is no source.
 #[test]
 fn sources_stay() {
     let plan = |change: &dyn Fn(&mut MemoryJob)| {
         let mut job = running(&["a", "b"]);
         job.hold("a", &[part(id(10), 0, 2, OWN)]);
-        job.t.lose("b");
-        job.join("y", &[]);
-        job.join("x", &[part(id(10), 1, 2, PartPlace::Leftover)]);
+        for (name, parts) in [("y", &[][..]), ("x", &[part(id(10), 1, 2, PartPlace::Leftover)])] {
+            job.t.join(name);
+            job.hold(name, parts);
+        }
         change(&mut job);
         job.begin_round(&["a", "y"]);
-        (job.plan("a"), job.plan("y"))
+        job.plan("y")
     };
-    let node = |job: &mut MemoryJob, change: &dyn Fn(&mut RosterNode)| {
-        change(job.t.job.roster.get_mut(&NodeId::new("x")).expect("a node"));
-    };
-    let step = |sources: &str| Some((10, sources.to_owned()));
-    assert_eq!(plan(&|_| {}), (step(""), step("x:1")));
     let notice = || Some(NodeNotice { ends_job: false, left: SECOND, text: String::new() });
-    assert_eq!(plan(&|job| job.t.report("x", |it| it.notice = notice())), (None, None));
-    let leaves = NodeState::Leaving { reaped: true };
-    assert_eq!(plan(&|job| job.t.report("x", |it| it.state = leaves)), (None, None));
-    assert_eq!(plan(&|job| node(job, &|node| node.attached = false)), (None, None));
-    let (round, reason) = (RoundId::default(), EvictReason::Silent);
-    let evicted = SentAssignment::from(&Assignment::Evict { round, reason });
-    assert_eq!(plan(&|job| node(job, &|node| node.sent = Some(evicted))), (None, None));
+    let state = NodeState::Leaving { reaped: true };
+    assert_eq!(plan(&|_| {}), Some((10, "x:1".to_owned())));
+    assert_eq!(plan(&|job| job.t.report("x", |it| it.notice = notice())), None);
+    assert_eq!(plan(&|job| job.t.report("x", |it| it.state = state)), None);
+    let detach = |job: &mut MemoryJob| {
+        job.t.job.roster.get_mut(&NodeId::new("x")).expect("a node").attached = false;
+    };
+    assert_eq!(plan(&detach), None);
 }
 
 /// Parts that were reported before the admission do not count for the round, although a plan may use them.
@@ -146,15 +132,14 @@ fn waiting_nodes_keep_what_they_hold() {
     assert_eq!(job.memory.kept_for_round(&job.t.job), None);
 }
 
-/// Once all nodes without a part have fetched theirs, an event names them with the longest time. It is recorded once.
+/// Once all nodes without a part have fetched theirs, an event names them. It is recorded once.
 #[test]
 fn fetched_parts_are_recorded() {
     let mut job = running(&["a", "b"]);
     job.hold_both(id(10));
-    job.t.lose("a");
-    job.join("x", &[]);
+    job.t.join("x");
     job.begin_round(&["b", "x"]);
-    assert_eq!(job.plan("x"), Some((10, "b:1".to_owned())));
+    assert_eq!(job.plan("x"), Some((10, "b:1 a:1".to_owned())));
     job.t.events();
     for seconds in [5, 6] {
         let report = job.report("x", &[part(id(10), 0, 2, OWN)]);
@@ -169,35 +154,34 @@ fn fetched_parts_are_recorded() {
 /// begin with it: it has the same ranks, or other ranks can read it.
 #[test]
 fn checkpoint_in_memory_is_enough_for_the_next_round() {
-    let enough = |min: u32, spare: &str, kind: fn(Part) -> Part, has_address: bool| {
+    let enough = |min: u32, spare: bool, kind: fn(Part) -> Part, has_address: bool| {
         let mut job = MemoryJob::running(min, 3, &["a", "b", "c"], |_| {});
-        let report = job.report("a", &[]);
-        let address = report.address.clone().filter(|_| has_address);
-        job.follow("a", MemoryReport { address, ..report });
-        job.begin_round(&["a", "b", "c"]);
-        if !spare.is_empty() {
-            job.t.join(spare);
+        if !has_address {
+            job.follow("a", MemoryReport::default());
+            job.begin_round(&["a", "b", "c"]);
         }
-        let since = job.t.job.clock;
+        if spare {
+            job.t.join("x");
+        }
+        let (since, leaver) = (job.t.job.clock, NodeId::new("c"));
         job.t.pass(SECOND);
-        let parts = |rank, place| kind(part(checkpoint(2, 20), rank, 3, place));
-        job.hold("b", &[parts(1, OWN)]);
-        job.hold("c", &[parts(2, OWN)]);
-        let leaver = NodeId::new("c");
-        let found = |job: &MemoryJob, since| {
+        let of = job.t.job.newest_round().round.0;
+        let part = |rank, place| kind(part(checkpoint(of, 20), rank, 3, place));
+        for (name, rank) in [("a", 0), ("b", 1), ("c", 2)] {
+            job.hold(name, &[part(rank, OWN)]);
+        }
+        let found = |job: &MemoryJob| {
             job.memory.enough_for_notice(&job.t.job, since, [&leaver].into_iter())
         };
-        job.hold("a", &[parts(0, OWN)]);
-        assert_eq!(found(&job, since), None, "only the leaver has its part");
-        job.hold("a", &[parts(0, OWN), parts(2, COPY)]);
-        assert_eq!(found(&job, job.t.job.clock), None, "it was saved before the notice");
-        found(&job, since)
+        assert_eq!(found(&job), None, "only the leaver has its part");
+        job.hold("a", &[part(0, OWN), part(2, COPY)]);
+        found(&job)
     };
-    assert_eq!(enough(2, "x", |part| part, true), Some(20));
-    assert_eq!(enough(2, "", |part| part, true), None, "the ranks would differ");
-    assert_eq!(enough(2, "", dcp, true), Some(20));
-    assert_eq!(enough(2, "", dcp, false), None, "the others do not reach all parts");
-    assert_eq!(enough(3, "", dcp, true), None, "there are too few nodes");
+    assert_eq!(enough(2, true, |part| part, true), Some(20));
+    assert_eq!(enough(2, false, |part| part, true), None, "the ranks would differ");
+    assert_eq!(enough(2, false, dcp, true), Some(20));
+    assert_eq!(enough(2, false, dcp, false), None, "the others do not reach all parts");
+    assert_eq!(enough(3, false, dcp, true), None, "there are too few nodes");
 }
 
 /// If ranks of different nodes save different steps, the reason names two nodes with their steps.
@@ -210,8 +194,7 @@ fn different_steps_are_named() {
             let parts = steps.iter().map(|step| part(id(*step), rank, 2, OWN));
             job.hold(name, &parts.collect::<Vec<_>>());
         }
-        job.obstacle("a", &[], &why);
-        job.text()
+        job.obstacle(&[], &why)
     };
     let steps = |text: &str| Some(format!("off: ranks save different steps: {text}"));
     assert_eq!(text(&[110, 120], &[111, 121]), steps("120 on a, 121 on b"));
@@ -237,8 +220,8 @@ fn status_of_memory() {
         ("not copied: b:1 is full", "step 48,210 whole, not copied: b (b:1) is full"),
         (no_secret, no_secret),
     ] {
-        job.obstacle("a", &[part(id(48_210), 0, 2, OWN)], obstacle);
-        assert_eq!(job.text().as_deref(), Some(text));
+        let shown = job.obstacle(&[part(id(48_210), 0, 2, OWN)], obstacle);
+        assert_eq!(shown.as_deref(), Some(text));
     }
     let slow = MemoryReport {
         waits_for_buffer: Some(GlobalRank(1)),

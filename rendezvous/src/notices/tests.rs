@@ -2,37 +2,31 @@
 
 use std::time::Duration;
 
+use NoticeKind::{End, Leave, Members, Save};
+
 use super::*;
 use crate::{
     fixture::{SECOND, TestJob},
     memory::fixture::{MemoryJob, checkpoint},
     message::{NodeNotice, Saved},
 };
-use NoticeKind::{End, Leave, Members, Save};
 
 const NOTICE: Duration = Duration::from_secs(60);
 
-/// A job whose round runs, and its notices.
+/// A job whose round runs.
 struct Noticed {
     t: TestJob,
     notices: JobNotices,
     memory: JobMemory,
-    /// The step that all have saved for an earlier notice.
     complete_step: Option<u64>,
 }
 
 /// A phase that is over: its kind, the step on disk, and the one in memory.
 type Over = Option<(NoticeKind, Option<u64>, Option<u64>)>;
 
-fn running(min: u32, max: u32, names: &[&str]) -> Noticed {
-    with_notice(NOTICE, min, max, names)
-}
-
-fn with_notice(notice: Duration, min: u32, max: u32, names: &[&str]) -> Noticed {
-    let MemoryJob { t, memory } =
-        MemoryJob::running(min, max, names, |shared| shared.notice = notice);
-    let notices = JobNotices::new(&t.job.state);
-    Noticed { t, notices, memory, complete_step: None }
+fn running(names: &[&str]) -> Noticed {
+    let MemoryJob { t, memory } = MemoryJob::running(1, 3, names, |it| it.notice = NOTICE);
+    Noticed { notices: JobNotices::new(&t.job.state), t, memory, complete_step: None }
 }
 
 impl Noticed {
@@ -49,7 +43,7 @@ impl Noticed {
 
     /// Reports that the workers of a node have saved a step for a notice.
     fn save(&mut self, name: &str, notice: u64, step: u64) -> Over {
-        self.t.report(name, |it| it.saved = Some(Saved { notice, step, is_whole: false }));
+        self.t.report(name, |it| it.saved = Some(Saved { notice, step, is_whole: step == 4 }));
         self.notices.record_answer(&self.t.job, &NodeId::new(name));
         self.step()
     }
@@ -72,19 +66,17 @@ impl Noticed {
         Some((over.kind, over.step, over.memory_step))
     }
 
-    /// Begins a phase for nodes that wait.
     fn give_for_members(&mut self) {
         self.notices.give_for_members(&self.t.job, self.t.shared(), &mut self.t.out);
     }
 
-    /// Returns the newest notice, as it is sent.
-    fn newest(&self) -> Option<(u64, NoticeKind)> {
-        let notice = self.notices.newest(self.t.job.clock)?;
-        Some((notice.number, notice.kind))
-    }
-
     fn withdraw(&mut self) {
         self.notices.withdraw_for_members(&self.t.job, &mut self.t.out);
+    }
+
+    /// Returns the newest notice, as it is sent.
+    fn newest(&self) -> Option<(u64, NoticeKind)> {
+        self.notices.newest(self.t.job.clock).map(|notice| (notice.number, notice.kind))
     }
 }
 
@@ -92,32 +84,26 @@ impl Noticed {
 /// then, and the event names the ranks that have not.
 #[test]
 fn phase_ends_with_its_time() {
-    for (left, time) in [(20 * SECOND, 20 * SECOND), (1_000 * SECOND, NOTICE)] {
-        let mut n = running(1, 2, &["a", "b"]);
-        assert_eq!(n.notice("b", false, left), None);
-        assert_eq!((n.save("a", 1, 120), n.pass(time - SECOND)), (None, None));
+    for (left, time) in [(20, 20), (1_000, 60)] {
+        let mut n = running(&["a", "b"]);
+        assert_eq!(n.notice("b", false, left * SECOND), None);
+        assert_eq!((n.save("a", 1, 120), n.pass((time - 1) * SECOND)), (None, None));
         assert_eq!(n.notices.deadline(&n.t.job), Some(n.t.job.clock + SECOND));
         assert_eq!(n.pass(SECOND), Some((Leave, None, None)));
-        let over = EventKind::NoticeOver {
-            notice: 1,
-            step: None,
-            memory_step: None,
-            missing: "1".to_owned(),
-            after_ms: millis(time),
-            is_withdrawn: false,
-        };
-        assert_eq!(n.t.events().last(), Some(&over));
+        let events = n.t.events();
+        let Some(EventKind::NoticeOver { missing, after_ms, .. }) = events.last() else { panic!() };
+        assert_eq!((&**missing, *after_ms), ("1", u64::from(time) * 1_000));
     }
-    // Without `--notice`, it is over at once.
-    let mut n = with_notice(Duration::ZERO, 1, 2, &["a", "b"]);
-    assert_eq!(n.notice("a", true, SECOND), Some((End, None, None)));
+    let mut n = running(&["a", "b"]);
+    n.t.job.settings.shared = Some(SharedSettings { notice: Duration::ZERO, ..n.t.shared() });
+    assert_eq!(n.notice("a", true, SECOND), Some((End, None, None)), "without `--notice`");
 }
 
-/// The phase ends when all members have saved the same step, or one worker the parts of all. An answer to an earlier notice or of a
-/// node without a place does not count.
+/// The phase ends when all members have saved the same step, or one worker the parts of all (here step 4), or if all have saved for an
+/// earlier notice and have done nothing since. An answer to an earlier notice or of a node without a place does not count.
 #[test]
 fn all_must_save_for_this_notice() {
-    let mut n = running(1, 2, &["a", "b"]);
+    let mut n = running(&["a", "b"]);
     n.t.join("spare");
     assert_eq!((n.request(), n.newest()), (None, Some((1, Save))));
     assert_eq!((n.save("a", 1, 100), n.save("b", 1, 100)), (None, None), "the round goes on");
@@ -126,32 +112,29 @@ fn all_must_save_for_this_notice() {
     assert_eq!((n.save("a", 2, 120), n.save("spare", 2, 120)), (None, None));
     assert_eq!(n.save("b", 2, 130), None, "different steps");
     assert_eq!(n.save("a", 2, 130), Some((Leave, Some(130), None)));
-    let mut n = running(1, 2, &["a", "b"]);
-    n.leave("b");
-    n.t.report("a", |it| it.saved = Some(Saved { notice: 1, step: 4, is_whole: true }));
-    n.notices.record_answer(&n.t.job, &NodeId::new("a"));
-    assert_eq!(n.step(), Some((Leave, Some(4), None)));
+    let mut n = running(&["a", "b"]);
+    assert_eq!((n.leave("b"), n.save("a", 1, 4)), (None, Some((Leave, Some(4), None))));
+    n.complete_step = Some(100);
+    assert_eq!(n.notice("b", true, NOTICE), Some((End, Some(100), None)));
 }
 
 /// A second notice joins the phase: it keeps its number, and has the strongest kind, the earliest end and all nodes that leave.
 #[test]
 fn second_notice_joins_the_phase() {
-    let mut n = running(1, 3, &["a", "b", "c"]);
+    let mut n = running(&["a", "b", "c"]);
     n.leave("b");
     n.save("a", 1, 50);
     n.pass(10 * SECOND);
-    n.t.out.has_guidance = false;
     n.notice("c", false, 5 * SECOND);
-    assert!(n.t.out.has_guidance && n.newest() == Some((1, Leave)));
+    assert_eq!(n.newest(), Some((1, Leave)));
     let saving = n.notices.saving(n.t.job.clock, &n.t.job).expect("a phase");
     assert_eq!((saving.left_ms, saving.hosts), (5_000, vec!["b".to_owned(), "c".to_owned()]));
     assert_eq!((saving.saved_ranks, saving.ranks, &*saving.missing), (1, 3, "1-2"));
-    assert_eq!((saving.kind, &*saving.source), (Leave, "signal on b"));
     n.t.out.has_guidance = false;
     n.notice("c", false, 5 * SECOND);
     assert!(!n.t.out.has_guidance, "a repetition changes nothing");
     n.notice("b", true, 50 * SECOND);
-    assert!(n.t.out.has_guidance && n.newest() == Some((1, End)));
+    assert_eq!((n.t.out.has_guidance, n.newest()), (true, Some((1, End))));
     // What was saved for the notice still counts.
     assert_eq!((n.save("b", 1, 50), n.save("c", 1, 50)), (None, Some((End, Some(50), None))));
 }
@@ -160,14 +143,13 @@ fn second_notice_joins_the_phase() {
 #[test]
 fn job_ends_if_nobody_stays() {
     let kind = |members: &[&str], notices: &[(&str, bool)]| {
-        let mut n = running(1, 2, members);
+        let mut n = running(members);
         n.t.join("spare");
         for (name, ends_job) in notices {
             n.notice(name, *ends_job, NOTICE);
         }
         n.newest().map(|(_, kind)| kind)
     };
-    assert_eq!(kind(&["a", "b"], &[("a", false)]), Some(Leave));
     assert_eq!(kind(&["a", "b"], &[("a", false), ("b", false)]), Some(Leave), "the spare stays");
     assert_eq!(kind(&["a"], &[("a", false), ("spare", false)]), Some(End));
     assert_eq!(kind(&["a", "b"], &[("a", true)]), Some(End));
@@ -179,7 +161,7 @@ fn job_ends_if_nobody_stays() {
 /// for a checkpoint.
 #[test]
 fn exit_after_a_save_is_no_success() {
-    let mut n = running(1, 2, &["a", "b"]);
+    let mut n = running(&["a", "b"]);
     let [a, b] = ["a", "b"].map(NodeId::new);
     n.request();
     n.save("a", 1, 5);
@@ -189,37 +171,27 @@ fn exit_after_a_save_is_no_success() {
     assert!(n.notices.note_exit(&a) && !n.notices.note_exit(&b));
 }
 
-/// Requests for a checkpoint are passed on at once, and then once a minute. They end no round.
+/// Requests for a checkpoint are passed on at once, and then once a minute. The checkpoint of a phase answers a request too.
 #[test]
 fn requests_are_spaced() {
-    let mut n = running(1, 2, &["a", "b"]);
+    let mut n = running(&["a", "b"]);
     n.request();
     assert_eq!((n.request(), n.newest()), (None, Some((1, Save))));
     assert_eq!((n.pass(SAVE_SPACING - SECOND), n.newest()), (None, Some((1, Save))));
     assert_eq!(n.notices.deadline(&n.t.job), Some(n.t.job.clock + SECOND));
     assert_eq!((n.pass(SECOND), n.newest()), (None, Some((2, Save))));
     assert_eq!((n.pass(5 * SAVE_SPACING), n.newest()), (None, Some((2, Save))));
-    assert_eq!((n.save("a", 2, 5), n.save("b", 2, 5)), (None, None));
-    // The checkpoint of a phase answers a request too.
     n.leave("b");
-    n.request();
-    assert_eq!((n.pass(SECOND), n.newest()), (None, Some((3, Leave))));
-    assert_eq!((n.save("a", 3, 9), n.save("b", 3, 9)), (None, Some((Leave, Some(9), None))));
+    assert_eq!((n.request(), n.newest()), (None, Some((3, Leave))));
 }
 
-/// The phase for nodes that wait is withdrawn, unless workers have exited because of it. A node that leaves makes it a phase
-/// that is not.
+/// The phase for nodes that wait is withdrawn, unless workers have exited because of it, or a node leaves by now.
 #[test]
 fn phase_for_members_is_withdrawn() {
-    let mut n = running(1, 3, &["a", "b"]);
-    n.t.join("d");
+    let mut n = running(&["a", "b"]);
     n.give_for_members();
-    assert_eq!(n.newest(), Some((1, Members)));
     n.withdraw();
     assert_eq!((n.newest(), n.pass(2 * NOTICE)), (None, None));
-    let withdrawn =
-        |kind: &EventKind| matches!(kind, EventKind::NoticeOver { is_withdrawn: true, .. });
-    assert_eq!(n.t.events().iter().filter(|kind| withdrawn(kind)).count(), 1);
     n.give_for_members();
     n.save("a", 2, 110);
     assert!(n.notices.note_exit(&NodeId::new("a")));
@@ -227,17 +199,9 @@ fn phase_for_members_is_withdrawn() {
     assert_eq!((n.newest(), n.pass(NOTICE)), (Some((2, Members)), Some((Members, None, None))));
     n.give_for_members();
     assert_eq!((n.leave("b"), n.newest()), (None, Some((3, Leave))));
-    assert_eq!(n.notices.saving(n.t.job.clock, &n.t.job).expect("a phase").source, "signal on b");
+    assert_eq!(n.notices.newest(n.t.job.clock).expect("a notice").text, "signal on b");
     n.withdraw();
-    assert_eq!((n.save("a", 3, 120), n.save("b", 3, 120)), (None, Some((Leave, Some(120), None))));
-}
-
-/// A phase is complete at once if all have saved for an earlier notice and have done nothing since.
-#[test]
-fn complete_step_is_enough() {
-    let mut n = running(1, 2, &["a", "b"]);
-    n.complete_step = Some(100);
-    assert_eq!(n.notice("a", true, NOTICE), Some((End, Some(100), None)));
+    assert_eq!(n.newest(), Some((3, Leave)));
 }
 
 /// Before nodes leave or join, a checkpoint in memory is enough after a few seconds, in which other nodes may get their signal, or at
@@ -245,7 +209,7 @@ fn complete_step_is_enough() {
 #[test]
 fn memory_is_enough_after_a_while() {
     let play = |leavers: &[&str], left: Duration| {
-        let mut n = running(2, 2, &["a", "b"]);
+        let mut n = running(&["a", "b"]);
         n.t.join("spare");
         for name in leavers {
             n.notice(name, false, left);

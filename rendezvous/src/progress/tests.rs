@@ -141,3 +141,21 @@ fn steps_are_those_of_the_running_round() {
     training.step_of("b", 40, StepSource::Reported);
     assert_eq!(training.newest(), (Some(40), vec![("b".to_owned(), 0)]));
 }
+
+/// A checkpoint that cannot be written is an event once, and is shown until its node reports none. Another node does not end it.
+#[test]
+fn failed_checkpoint_is_recorded_once() {
+    let mut training = training();
+    let [failed, fine] = [Some("no space"), None].map(|it| it.map(str::to_owned));
+    for (name, reason, shown) in [
+        ("a", &failed, &failed),
+        ("a", &failed, &failed),
+        ("b", &fine, &failed),
+        ("a", &fine, &fine),
+    ] {
+        let (job, out) = (&training.t.job, &mut training.t.out);
+        training.progress.record_failed_save(job, &NodeId::new(name), reason.clone(), out);
+        assert_eq!(training.progress.failed_save(), *shown);
+    }
+    assert_eq!(training.t.events(), [EventKind::SaveFailed { reason: "no space".to_owned() }]);
+}

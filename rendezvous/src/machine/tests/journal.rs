@@ -249,25 +249,3 @@ fn silent_voters_are_recorded() {
     assert_eq!(all.len(), 2 * 62);
     assert_eq!(all.last(), Some(&back("n1:1")));
 }
-
-/// A failed checkpoint is an event once, and a part of the state until its node reports none. Another node does not end it.
-#[test]
-fn failed_checkpoint_is_recorded_once() {
-    let mut t = Fixture::new(2, 2);
-    t.run(&["a", "b"]);
-    recorded(&mut t);
-    let keep_alive = |save_failed: Option<&str>| FromNode::KeepAlive {
-        sequence: 1,
-        asks_reason: false,
-        progress: None,
-        checkpoint: None,
-        save_failed: save_failed.map(str::to_owned),
-    };
-    t.message("a", keep_alive(Some("no space")));
-    t.message("a", keep_alive(Some("no space")));
-    t.message("b", keep_alive(None));
-    assert_eq!(recorded(&mut t), ["save_failed a"]);
-    assert_eq!(snapshot(&t).save_failed.as_deref(), Some("no space"));
-    t.message("a", keep_alive(None));
-    assert_eq!(snapshot(&t).save_failed, None);
-}

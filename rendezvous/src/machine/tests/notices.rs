@@ -577,24 +577,6 @@ fn failures_without_progress_close_the_job() {
     assert_eq!(t.job_state.restarts_used, 2);
 }
 
-/// Rounds that were not charged do not count.
-#[test]
-fn free_rounds_are_no_failures_without_progress() {
-    let mut t = stuck(3);
-    t.fail_at(Some(10));
-    for (unreachable, other) in [("a", "b"), ("b", "a")] {
-        t.report("a", NodeState::Running);
-        t.report("b", NodeState::Running);
-        t.step("a", 10);
-        t.back(unreachable);
-        t.back(other);
-    }
-    t.fail_at(Some(10));
-    assert_eq!((t.result(), t.job_state.restarts_used), (None, 2));
-    t.fail_at(Some(10));
-    assert!(matches!(t.result(), Some(JobResult::NoProgress { .. })));
-}
-
 /// Failures before the first step close a job that has reported one before if they go on for long enough.
 #[test]
 fn failures_before_the_first_step_close_the_job() {
@@ -617,19 +599,4 @@ fn quarantine_comes_before_no_progress() {
     (0..3).for_each(|_| drop(t.fail_at(Some(10))));
     assert_eq!(t.result(), None);
     assert!(t.events.iter().any(|event| matches!(event.kind, EventKind::NodeQuarantined)));
-}
-
-/// The state of the job outlives its coordinator, so failures before count.
-#[test]
-fn failures_outlive_the_coordinator() {
-    let mut t = stuck(3);
-    t.fail_at(Some(10));
-    t.fail_at(Some(10));
-    t.restart_coordinator();
-    t.register("a", NodeState::Running);
-    t.register("b", NodeState::Running);
-    t.back("a");
-    t.back("b");
-    t.fail_at(Some(10));
-    assert!(matches!(t.result(), Some(JobResult::NoProgress { .. })), "{:?}", t.result());
 }
