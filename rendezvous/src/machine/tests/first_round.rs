@@ -1,6 +1,6 @@
 //! The first gathering: last call, limits, refusals, the join timeout.
 
-use super::fixture::{Did, Fixture, SECOND, describe, ready};
+use super::fixture::{Did, Fixture, SECOND, describe, keep_alive, ready};
 use crate::{
     effect::Effect,
     ids::{JobUid, Round, RunId, Term, VoterAddress},
@@ -95,14 +95,7 @@ fn echo_contains_the_reason_on_request() {
     t.join("a");
     let reason = |t: &mut Fixture, asks_reason| {
         let peer = t.peer("a");
-        let keep_alive = FromNode::KeepAlive {
-            sequence: 1,
-            asks_reason,
-            progress: None,
-            checkpoint: None,
-            save_failed: None,
-        };
-        t.machine.handle_message(t.now, peer, keep_alive);
+        t.machine.handle_message(t.now, peer, keep_alive(asks_reason, None, None));
         match t.machine.poll_effect() {
             Some(Effect::Send { message: ToNode::Echo { sequence: 1, reason, .. }, .. }) => reason,
             other => panic!("{other:?}"),

@@ -16,9 +16,10 @@ use crate::{
     },
     machine::Rendezvous,
     message::{
-        Admission, Assignment, CheckpointId, EvictReason, FromNode, Guidance, KnownRound, LookPart,
-        NodeReport, NodeState, NoticeKind, Outcome, PROTOCOL_VERSION, RefuseReason, Registration,
-        ToNode, Unhealthy, WaitReason, WorkerEnd, WorkerFailure,
+        Admission, Assignment, Checkpoint, CheckpointId, EvictReason, FromNode, Guidance,
+        KnownRound, LookPart, NodeReport, NodeState, NoticeKind, Outcome, PROTOCOL_VERSION,
+        RefuseReason, Registration, StepProgress, ToNode, Unhealthy, WaitReason, WorkerEnd,
+        WorkerFailure,
     },
     settings::{JobState, NodeRange, Settings, SharedSettings},
 };
@@ -307,16 +308,7 @@ impl Fixture {
     /// Sends a keep-alive of each of `names`.
     pub(super) fn keep_alive(&mut self, names: &[&str]) {
         for name in names {
-            self.message(
-                name,
-                FromNode::KeepAlive {
-                    sequence: 1,
-                    asks_reason: false,
-                    progress: None,
-                    checkpoint: None,
-                    save_failed: None,
-                },
-            );
+            self.message(name, keep_alive(false, None, None));
         }
     }
 
@@ -464,6 +456,14 @@ pub(super) fn failure(name: &str, age: Duration) -> WorkerFailure {
             WorkerEnd::Exited(1),
         )
     }
+}
+
+pub(super) fn keep_alive(
+    asks_reason: bool,
+    progress: Option<StepProgress>,
+    checkpoint: Option<Checkpoint>,
+) -> FromNode {
+    FromNode::KeepAlive { sequence: 1, asks_reason, progress, checkpoint, save_failed: None }
 }
 
 /// Returns the claim of a member of `round`.

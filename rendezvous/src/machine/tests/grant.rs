@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::fixture::{Did, Fixture, SECOND, known_round, ready};
+use super::fixture::{Did, Fixture, SECOND, keep_alive, known_round, ready};
 use crate::{
     Rendezvous,
     effect::Effect,
@@ -71,14 +71,7 @@ fn report_after_the_welcome_counts() {
 fn silent_node_is_dropped() {
     let mut t = taken_over(&["a", "b"], Duration::ZERO);
     t.join("a");
-    let keep_alive = FromNode::KeepAlive {
-        sequence: 1,
-        asks_reason: true,
-        progress: None,
-        checkpoint: None,
-        save_failed: None,
-    };
-    assert_eq!(t.message("a", keep_alive), []);
+    assert_eq!(t.message("a", keep_alive(true, None, None)), []);
     assert_eq!(t.advance(3 * SECOND), [Did::HangUp("a")]);
     assert_eq!(t.back("a"), [], "the stream has ended");
 }
@@ -357,14 +350,7 @@ fn lease_left_is_sent() {
     assert_eq!(left(t.machine.poll_effect()), Some(3_600 * SECOND));
     t.now += SECOND;
     t.back("a");
-    let keep_alive = FromNode::KeepAlive {
-        sequence: 1,
-        asks_reason: false,
-        progress: None,
-        checkpoint: None,
-        save_failed: None,
-    };
-    t.machine.handle_message(t.now, peer, keep_alive);
+    t.machine.handle_message(t.now, peer, keep_alive(false, None, None));
     assert_eq!(left(t.machine.poll_effect()), Some(3_599 * SECOND));
 }
 

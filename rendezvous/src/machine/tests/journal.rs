@@ -2,11 +2,14 @@
 
 use std::{collections::BTreeSet, mem, time::Duration};
 
-use super::fixture::{Fixture, NAMES, SECOND};
+use super::{
+    fixture::{Fixture, NAMES, SECOND},
+    stalling::keep_alive_at,
+};
 use crate::{
     account::TimeState,
     event::{Event, EventKind, RestartCause, RestartStages, RestartSum},
-    message::{FromNode, NodeState, StepProgress, StepSource},
+    message::NodeState,
     snapshot::{RestartsByCause, Snapshot},
 };
 
@@ -20,23 +23,6 @@ fn recorded(t: &mut Fixture) -> Vec<String> {
         format!("{}{}{}", event.kind.name(), node.unwrap_or_default(), cause.unwrap_or_default())
     };
     events.iter().map(describe).collect()
-}
-
-fn keep_alive_at(step: u64) -> FromNode {
-    let progress = StepProgress {
-        source: StepSource::Reported,
-        lowest: step,
-        highest: step,
-        total: None,
-        age: Duration::ZERO,
-    };
-    FromNode::KeepAlive {
-        sequence: 1,
-        asks_reason: false,
-        progress: Some(progress),
-        checkpoint: None,
-        save_failed: None,
-    }
 }
 
 fn snapshot(t: &Fixture) -> Snapshot {

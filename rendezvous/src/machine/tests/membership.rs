@@ -2,7 +2,7 @@
 
 use std::{net::Ipv4Addr, time::Duration};
 
-use super::fixture::{Did, Fixture, SECOND, describe, ready};
+use super::fixture::{Did, Fixture, SECOND, describe, keep_alive, ready};
 use crate::message::{
     EvictReason, FromNode, JobResult, NodeState, REFUSED_CLIENTS_MAX, RefuseReason, RefusedClients,
     StandbyCounts, WaitReason,
@@ -73,17 +73,7 @@ fn earlier_stream_is_dropped_unread() {
     t.run(&["a", "b"]);
     let old = t.peer("b");
     t.register("b", NodeState::Running);
-    t.machine.handle_message(
-        t.now,
-        old,
-        FromNode::KeepAlive {
-            sequence: 9,
-            asks_reason: false,
-            progress: None,
-            checkpoint: None,
-            save_failed: None,
-        },
-    );
+    t.machine.handle_message(t.now, old, keep_alive(false, None, None));
     assert_eq!(t.drain(), []);
     let mut late = t.registration_of("b", ready());
     late.stream.0 = 1;

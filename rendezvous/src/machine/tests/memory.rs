@@ -165,8 +165,7 @@ fn node_is_lost() {
     assert_eq!(t.memory["y"].kept, Some(id(10)), "a spare keeps its parts of it");
 }
 
-/// With another number of nodes, a checkpoint of DCP is read from the parts of all nodes. Each node may report any of
-/// their holders as gone.
+/// With another number of nodes, a checkpoint of DCP is read from the parts of all nodes.
 #[test]
 fn dcp_is_resharded() {
     let mut t = running(1, 3, &["a", "b", "c"]);
@@ -186,18 +185,6 @@ fn dcp_is_resharded() {
     let restored =
         EventKind::MemoryRestored { step: 10, fetching: 2, bytes: 30, is_resharded: true };
     assert!(t.kinds().any(|kind| *kind == restored));
-    // Its parts do not belong to this round.
-    t.hold("a", &[0, 1].map(|rank| dcp(part(id(10), rank, 3, PartPlace::Leftover))));
-    assert_eq!(t.whole("a"), None);
-    // Node c does not reach a. All that only a holds cannot be read then.
-    t.report("a", NodeState::Running);
-    t.report("c", NodeState::Running);
-    let why = UnusableReason::SourceGone { sources: vec!["a:1".to_owned()] };
-    t.unusable("c", id(10), why);
-    t.back("a");
-    t.back("c");
-    assert_eq!((t.admissions["a"].round.round.0, t.plan("a")), (3, None));
-    assert!(!t.is_struck(id(10)));
 }
 
 /// Nodes that register with another coordinator bring their parts. The strikes are part of the job's state.
@@ -300,11 +287,7 @@ fn notice_ends_with_a_checkpoint_in_memory() {
     let mut t = noticed();
     t.report_notice("b", NodeState::Running, leave());
     t.live(&["a", "b", "x"], SECOND);
-    t.hold("a", &[part(id(10), 0, 2, OWN), part(id(10), 1, 2, COPY)]);
-    t.hold("b", &[part(id(20), 1, 2, OWN), part(id(20), 0, 2, COPY)]);
-    let did = t.hold("a", &[part(id(20), 0, 2, OWN)]);
-    assert_eq!(did, [], "only the leaver holds its part");
-    t.hold("a", &[part(id(20), 0, 2, OWN), part(id(20), 1, 2, COPY)]);
+    t.hold_both(id(20));
     assert!(t.machine.snapshot(t.now).saving.is_some(), "other nodes may get their signal");
     let did = t.live(&["a", "b", "x"], 4 * SECOND);
     assert!(did.contains(&Did::Restart("a", 1)), "{did:?}");

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::fixture::{Did, Fixture, SECOND, failure, ready};
+use super::{
+    fixture::{Did, Fixture, SECOND, failure, keep_alive, ready},
+    stalling::keep_alive_at,
+};
 use crate::{
     event::EventKind,
     message::{
@@ -77,32 +80,12 @@ impl Fixture {
     /// Sends a keep-alive with a checkpoint.
     pub(super) fn checkpoint(&mut self, name: &str, step: u64) {
         let checkpoint = Some(Checkpoint { step, is_whole: false, cost: None });
-        self.message(
-            name,
-            FromNode::KeepAlive {
-                sequence: 1,
-                asks_reason: false,
-                progress: None,
-                checkpoint,
-                save_failed: None,
-            },
-        );
+        self.message(name, keep_alive(false, None, checkpoint));
     }
 
     /// Sends a keep-alive with a training step.
     fn step(&mut self, name: &str, step: u64) {
-        let (lowest, highest, source) = (step, step, StepSource::Reported);
-        let progress = StepProgress { source, lowest, highest, total: None, age: Duration::ZERO };
-        self.message(
-            name,
-            FromNode::KeepAlive {
-                sequence: 1,
-                asks_reason: false,
-                progress: Some(progress),
-                checkpoint: None,
-                save_failed: None,
-            },
-        );
+        self.message(name, keep_alive_at(step));
     }
 
     fn result(&self) -> Option<JobResult> {
@@ -435,31 +418,6 @@ fn request_follows_the_admission() {
     assert!(admit.is_some() && admit < notice, "{did:?}");
 }
 
-/// After a first checkpoint, nodes that wait are admitted after another one.
-#[test]
-fn members_join_after_a_checkpoint() {
-    let mut t = running(1, 3, &["a", "b", "c"]);
-    t.tell("c", NodeState::Leaving { reaped: true }, None, None);
-    t.message("c", FromNode::Goodbye);
-    t.back("a");
-    t.back("b");
-    t.live(&["a", "b"], 10 * SECOND);
-    t.report("a", NodeState::Running);
-    t.report("b", NodeState::Running);
-    t.checkpoint("a", 100);
-    t.checkpoint("b", 100);
-    t.join("d");
-    assert_eq!(unstored(t.live(&["a", "b", "d"], 5 * SECOND)), given(1, NoticeKind::Members));
-    assert_eq!(t.live(&["a", "b", "d"], 10 * SECOND), []);
-    t.save("a", 1, 110);
-    let did = t.save("b", 1, 110);
-    let restarts = [Did::Remember(2, 0), Did::Restart("a", 2), Did::Restart("b", 2)];
-    assert!(did.starts_with(&restarts), "{did:?}");
-    t.back("a");
-    t.back("b");
-    assert_eq!(t.admissions["d"].group_world_size, 3);
-}
-
 /// Two nodes that have saved before, in the phase for a third node that waits.
 fn with_phase_for_members() -> Fixture {
     let mut t = running(1, 3, &["a", "b"]);
@@ -468,6 +426,20 @@ fn with_phase_for_members() -> Fixture {
     t.join("d");
     assert_eq!(unstored(t.live(&["a", "b", "d"], 5 * SECOND)), given(1, NoticeKind::Members));
     t
+}
+
+/// After a first checkpoint, nodes that wait are admitted after another one.
+#[test]
+fn members_join_after_a_checkpoint() {
+    let mut t = with_phase_for_members();
+    assert_eq!(t.live(&["a", "b", "d"], 10 * SECOND), []);
+    t.save("a", 1, 110);
+    let did = t.save("b", 1, 110);
+    let restarts = [Did::Remember(1, 0), Did::Restart("a", 1), Did::Restart("b", 1)];
+    assert!(did.starts_with(&restarts), "{did:?}");
+    t.back("a");
+    t.back("b");
+    assert_eq!(t.admissions["d"].group_world_size, 3);
 }
 
 /// Without `--notice`, or before a first checkpoint, nothing is saved first.

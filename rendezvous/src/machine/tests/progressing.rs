@@ -1,26 +1,14 @@
 //! The training step in keep-alives.
 
-use super::fixture::{Did, Fixture, SECOND};
+use super::fixture::{Did, Fixture, SECOND, keep_alive};
 use crate::{
     message::{FromNode, StepProgress, StepSource},
     snapshot::JobProgress,
 };
 
 fn at_step(step: u64) -> FromNode {
-    let progress = StepProgress {
-        source: StepSource::Reported,
-        lowest: step,
-        highest: step,
-        total: Some(100),
-        age: SECOND,
-    };
-    FromNode::KeepAlive {
-        sequence: 1,
-        asks_reason: false,
-        progress: Some(progress),
-        checkpoint: None,
-        save_failed: None,
-    }
+    let (lowest, highest, source, total) = (step, step, StepSource::Reported, Some(100));
+    keep_alive(false, Some(StepProgress { source, lowest, highest, total, age: SECOND }), None)
 }
 
 fn progress(t: &Fixture) -> Option<JobProgress> {

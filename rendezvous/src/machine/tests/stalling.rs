@@ -2,7 +2,7 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use super::fixture::{Did, Fixture, SECOND};
+use super::fixture::{Did, Fixture, SECOND, keep_alive};
 use crate::{
     event::EventKind,
     ids::GlobalRank,
@@ -16,20 +16,9 @@ use crate::{
 const LAST: u64 = 1_000_000;
 
 pub(super) fn keep_alive_at(step: u64) -> FromNode {
-    let progress = StepProgress {
-        source: StepSource::Reported,
-        lowest: step,
-        highest: step,
-        total: Some(LAST),
-        age: Duration::ZERO,
-    };
-    FromNode::KeepAlive {
-        sequence: 1,
-        asks_reason: false,
-        progress: Some(progress),
-        checkpoint: None,
-        save_failed: None,
-    }
+    let (lowest, highest, source, total) = (step, step, StepSource::Reported, Some(LAST));
+    let progress = StepProgress { source, lowest, highest, total, age: Duration::ZERO };
+    keep_alive(false, Some(progress), None)
 }
 
 /// All of `names` make these steps, one a second.
