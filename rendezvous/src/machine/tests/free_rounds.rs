@@ -10,11 +10,6 @@ use crate::{
     snapshot::NodeStateName,
 };
 
-fn state_of(t: &Fixture, name: &str) -> Option<NodeStateName> {
-    let nodes = t.machine.snapshot(t.now).nodes;
-    nodes.iter().find(|node| node.node_id.as_str() == name).map(|node| node.state)
-}
-
 /// Reports that the keeper of `name` found the lease over and killed the workers.
 fn lease_expires(t: &mut Fixture, name: &str) {
     let state = NodeState::Preparing;
@@ -45,7 +40,7 @@ fn member_whose_lease_keeps_expiring_is_quarantined() {
         t.back("b");
     }
     t.live(&["a", "b"], 5 * SECOND);
-    assert_eq!(state_of(&t, "b"), Some(NodeStateName::Quarantined));
+    assert_eq!(t.state_of("b"), NodeStateName::Quarantined);
 }
 
 /// Cut-offs are also counted if something else ended the round first, and once per round.
@@ -61,7 +56,7 @@ fn expired_lease_is_counted_once_a_round() {
             t.back(name);
         }
     }
-    assert_eq!(state_of(&t, "b"), Some(NodeStateName::Running));
+    assert_eq!(t.state_of("b"), NodeStateName::Running);
     let tally = |early_losses| HostTally {
         host_name: "b".to_owned(),
         address: "b.example".to_owned(),
@@ -84,7 +79,7 @@ fn expired_leases_of_all_are_not_counted() {
         t.back("a");
         t.back("b");
     }
-    assert_eq!(state_of(&t, "b"), Some(NodeStateName::Running));
+    assert_eq!(t.state_of("b"), NodeStateName::Running);
 }
 
 /// Losses of a machine are counted across a restart of the coordinator.
@@ -102,7 +97,7 @@ fn tallies_survive_the_coordinator() {
         t.join(new);
         t.back("a");
     }
-    assert_eq!(state_of(&t, "b4"), Some(NodeStateName::Quarantined));
+    assert_eq!(t.state_of("b4"), NodeStateName::Quarantined);
 }
 
 /// The coordinator's own machine is quarantined if it is lost shortly after several starts.
@@ -123,7 +118,7 @@ fn host_that_keeps_being_lost_is_quarantined() {
         t.live(&["a", new], 9 * SECOND);
         old = new;
     }
-    assert_eq!(state_of(&t, "b4"), Some(NodeStateName::Quarantined));
+    assert_eq!(t.state_of("b4"), NodeStateName::Quarantined);
 }
 
 /// A hundred free rounds in a row that end early close the job, regardless of what ended them.

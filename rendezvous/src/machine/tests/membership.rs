@@ -280,9 +280,7 @@ fn new_agent_inherits_being_quarantined() {
         t.join(new);
         t.back("a");
     }
-    let nodes = t.machine.snapshot(t.now).nodes;
-    let state = nodes.iter().find(|node| node.node_id.as_str() == "b4").map(|n| n.state);
-    assert_eq!(state, Some(NodeStateName::Quarantined));
+    assert_eq!(t.state_of("b4"), NodeStateName::Quarantined);
 }
 
 /// A group that is large enough is not given up, even if it waits long before it may shrink.

@@ -5,15 +5,13 @@ use std::time::Duration;
 use super::{
     fixture::{Did, Fixture, SECOND, failure, ready},
     grant::take_over,
+    notices::leave,
 };
 use crate::{
     event::EventKind,
     ids::GroupRank,
     memory::fixture::{checkpoint, dcp, part},
-    message::{
-        CheckpointId, FromNode, MemoryReport, NodeNotice, NodeReport, NodeState, Part, PartPlace,
-        UnusableReason, WorkerFailure,
-    },
+    message::{CheckpointId, FromNode, MemoryReport, NodeState, Part, PartPlace, WorkerFailure},
     snapshot::MemoryStatus,
 };
 
@@ -254,38 +252,14 @@ fn parts_after_the_welcome_count() {
     assert_eq!(t.plan("a"), planned(id(20), &[]));
 }
 
-fn leave() -> Option<NodeNotice> {
-    Some(NodeNotice { ends_job: false, left: 60 * SECOND, text: "SIGTERM".to_owned() })
-}
-
-impl Fixture {
-    fn report_notice(
-        &mut self,
-        name: &str,
-        state: NodeState,
-        notice: Option<NodeNotice>,
-    ) -> Vec<Did> {
-        let report = NodeReport { notice, ..NodeReport::new(self.rounds[name], state) };
-        self.message(name, FromNode::NodeReport(report))
-    }
-}
-
-/// A job that gives notices, with a spare.
-fn noticed() -> Fixture {
-    let t = Fixture::with(2, 2, |shared| shared.notice = 60 * SECOND);
-    let mut t = running_with(t, &["a", "b"]);
-    t.join_holding("x", &[]);
-    t.hold_both(id(10));
-    t.advance(SECOND);
-    t
-}
-
 /// Before a node leaves, a checkpoint in memory is enough: the other nodes hold all parts of it, and a spare takes the
 /// place of the leaver. It must be saved since the notice.
 #[test]
 fn notice_ends_with_a_checkpoint_in_memory() {
-    let mut t = noticed();
-    t.report_notice("b", NodeState::Running, leave());
+    let t = Fixture::with(2, 2, |shared| shared.notice = 60 * SECOND);
+    let mut t = running_with(t, &["a", "b"]);
+    t.join_holding("x", &[]);
+    t.tell("b", NodeState::Running, leave(), None);
     t.live(&["a", "b", "x"], SECOND);
     t.hold_both(id(20));
     assert!(t.machine.snapshot(t.now).saving.is_some(), "other nodes may get their signal");
@@ -296,7 +270,7 @@ fn notice_ends_with_a_checkpoint_in_memory() {
     let over =
         |kind: &EventKind| matches!(kind, EventKind::NoticeOver { memory_step: Some(20), .. });
     assert!(t.kinds().any(over));
-    t.report_notice("b", NodeState::Leaving { reaped: true }, leave());
+    t.tell("b", NodeState::Leaving { reaped: true }, leave(), None);
     t.back("a");
     assert_eq!((t.plan("a"), t.plan("x")), (planned(id(20), &[]), planned(id(20), &["a:1"])));
 }

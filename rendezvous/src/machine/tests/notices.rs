@@ -10,7 +10,7 @@ use crate::{
     event::EventKind,
     message::{
         Checkpoint, FromNode, JobResult, NodeNotice, NodeReport, NodeState, NoticeKind, Outcome,
-        Registration, Saved, StepProgress, StepSource, WaitReason,
+        Registration, Saved, WaitReason,
     },
     settings::SharedSettings,
 };
@@ -41,7 +41,7 @@ fn of_node(ends_job: bool) -> Option<NodeNotice> {
     Some(NodeNotice { ends_job, left: NOTICE, text: "SIGTERM".to_owned() })
 }
 
-fn leave() -> Option<NodeNotice> {
+pub(super) fn leave() -> Option<NodeNotice> {
     of_node(false)
 }
 
@@ -55,7 +55,7 @@ fn saved(notice: u64, step: u64) -> Option<Saved> {
 
 impl Fixture {
     /// Reports the state of `name`, with a notice and a checkpoint.
-    fn tell(
+    pub(super) fn tell(
         &mut self,
         name: &str,
         state: NodeState,
@@ -208,7 +208,6 @@ fn spare_may_end_the_job() {
 /// Workers that have saved and then exit with 0 have not succeeded, if the round ends for the notice.
 #[test]
 fn exit_after_a_save_is_no_success() {
-    // The job ends: it is saved.
     let mut t = running(1, 2, &["a", "b"]);
     t.notice("b", end());
     t.save("a", 1, 8);
@@ -216,12 +215,6 @@ fn exit_after_a_save_is_no_success() {
     assert_eq!(t.result(), None);
     t.tell("b", NodeState::Succeeded, end(), saved(1, 8));
     assert_eq!(t.result(), Some(JobResult::Saved { step: 8 }));
-    // A node leaves: the others start again.
-    let mut t = running(1, 2, &["a", "b"]);
-    t.notice("b", leave());
-    t.tell("a", NodeState::Succeeded, None, saved(1, 8));
-    let did = t.tell("b", NodeState::Succeeded, leave(), saved(1, 8));
-    assert_eq!(did, [Did::Remember(1, 0), Did::Restart("a", 1), Did::Restart("b", 1)]);
 }
 
 /// A failure ends the phase with its round. It is charged, and a job that is about to end is closed then. Without

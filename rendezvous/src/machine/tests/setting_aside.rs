@@ -27,7 +27,7 @@ impl Fixture {
         did
     }
 
-    fn state_of(&self, name: &str) -> NodeStateName {
+    pub(super) fn state_of(&self, name: &str) -> NodeStateName {
         let nodes = self.machine.snapshot(self.now).nodes;
         nodes.iter().find(|node| node.node_id.as_str() == name).expect("a known node").state
     }
@@ -45,17 +45,6 @@ impl Fixture {
         let hosts = hosts.iter().map(|host| ((*host).to_owned(), "drained".to_owned()));
         self.machine.handle_excluded(self.now, Some(hosts.collect()));
         self.drain()
-    }
-
-    /// Returns what the journal says about places of unhealthy nodes.
-    fn shown(&self) -> Vec<(String, bool)> {
-        let shown = self.events.iter().filter_map(|event| match &event.kind {
-            EventKind::NodeUnhealthy { is_set_aside, .. } => {
-                Some((event.node.as_ref()?.node_id.to_string(), *is_set_aside))
-            }
-            _ => None,
-        });
-        shown.collect()
     }
 }
 
@@ -79,7 +68,9 @@ fn spare_takes_the_place_of_a_bad_machine() {
             "{did:?}"
         );
         let free = EventKind::FailureNotCharged { reason: FreeReason::BadMachine };
-        assert_eq!(t.shown(), [("b".to_owned(), true)]);
+        let is_aside =
+            |kind: &EventKind| matches!(kind, EventKind::NodeUnhealthy { is_set_aside: true, .. });
+        assert_eq!(t.kinds().filter(|kind| is_aside(kind)).count(), 1);
         assert_eq!(t.state_of("b"), NodeStateName::Unhealthy);
         assert!(t.events.iter().any(|event| event.kind == free));
         t.unhealthy.clear();

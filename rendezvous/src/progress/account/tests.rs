@@ -238,7 +238,6 @@ fn every_moment_has_one_state() {
 /// In six hours of pauses with a heavy tail, a pause is a stall only if it is longer than all of its kind before. A kind are
 /// pauses that differ by less than a factor of two. Another coordinator and another round change nothing.
 #[test]
-#[expect(clippy::print_stdout, reason = "shows the alarms with `--nocapture`")]
 fn pauses_of_known_kinds_are_no_stalls() {
     const HOURS: Duration = Duration::from_secs(6 * 3_600);
     for seed in 0..4_u64 {
@@ -275,7 +274,6 @@ fn pauses_of_known_kinds_are_no_stalls() {
                 longest = longest.max(seconds);
             }
         }
-        println!("seed {seed}: {alarms} first alarms, the longest pause took {longest} s");
         assert!(is_restarted && (1..=8).contains(&alarms), "{alarms} alarms");
     }
 }
