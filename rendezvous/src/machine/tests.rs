@@ -21,7 +21,6 @@ mod memory;
 mod memory_striking;
 mod notices;
 mod persistence;
-mod progressing;
 mod recovery;
 mod replacing;
 mod scripts;

@@ -136,11 +136,7 @@ fn median<T: Copy + Ord>(values: &VecDeque<T>) -> Option<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[expect(clippy::disallowed_methods, reason = "a test needs some instant to begin with")]
-    fn some_instant() -> Instant {
-        Instant::now()
-    }
+    use crate::fixture::some_instant;
 
     /// A job with a checkpoint of 9.8 s every 5,000 steps of 0.41 s, which fails every 2.8 h.
     fn times(failures: u32) -> CheckpointTimes {

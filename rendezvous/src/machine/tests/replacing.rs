@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    fixture::{Did, Fixture, failure, ready},
+    fixture::{Did, Fixture, SECOND, failure, ready},
     looking::answer,
     memory::{OWN, id, planned, running},
     stalling::train,
@@ -15,8 +15,6 @@ use crate::{
         WorkerEnd, WorkerFailure,
     },
 };
-
-const SECOND: Duration = Duration::from_secs(1);
 
 impl Fixture {
     /// Lets all of these nodes fail, which end in these ways, and forms the next round.

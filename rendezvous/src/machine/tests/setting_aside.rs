@@ -52,31 +52,29 @@ impl Fixture {
 /// finds nothing.
 #[test]
 fn spare_takes_the_place_of_a_bad_machine() {
-    for class in [Reset, Replace] {
-        let mut t = Fixture::with(2, 2, |shared| shared.max_restarts = 0);
-        t.run(&["a", "b"]);
-        t.join("c");
-        t.ails("b", class, "xid_79");
-        let did = t.fail_and_come_back("b", &["b", "a"]);
-        assert!(
-            did.ends_with(&[
-                Did::Remember(2, 0),
-                Did::Admit("a", 2, 0),
-                Did::Wait("b", WaitReason::Unhealthy),
-                Did::Admit("c", 2, 1),
-            ]),
-            "{did:?}"
-        );
-        let free = EventKind::FailureNotCharged { reason: FreeReason::BadMachine };
-        let is_aside =
-            |kind: &EventKind| matches!(kind, EventKind::NodeUnhealthy { is_set_aside: true, .. });
-        assert_eq!(t.kinds().filter(|kind| is_aside(kind)).count(), 1);
-        assert_eq!(t.state_of("b"), NodeStateName::Unhealthy);
-        assert!(t.events.iter().any(|event| event.kind == free));
-        t.unhealthy.clear();
-        assert_eq!(t.back("b"), [Did::Wait("b", WaitReason::Spare)]);
-        assert!(t.events.iter().any(|event| event.kind == EventKind::NodeHealthy));
-    }
+    let mut t = Fixture::with(2, 2, |shared| shared.max_restarts = 0);
+    t.run(&["a", "b"]);
+    t.join("c");
+    t.ails("b", Replace, "xid_79");
+    let did = t.fail_and_come_back("b", &["b", "a"]);
+    assert!(
+        did.ends_with(&[
+            Did::Remember(2, 0),
+            Did::Admit("a", 2, 0),
+            Did::Wait("b", WaitReason::Unhealthy),
+            Did::Admit("c", 2, 1),
+        ]),
+        "{did:?}"
+    );
+    let free = EventKind::FailureNotCharged { reason: FreeReason::BadMachine };
+    let is_aside =
+        |kind: &EventKind| matches!(kind, EventKind::NodeUnhealthy { is_set_aside: true, .. });
+    assert_eq!(t.kinds().filter(|kind| is_aside(kind)).count(), 1);
+    assert_eq!(t.state_of("b"), NodeStateName::Unhealthy);
+    assert!(t.events.iter().any(|event| event.kind == free));
+    t.unhealthy.clear();
+    assert_eq!(t.back("b"), [Did::Wait("b", WaitReason::Spare)]);
+    assert!(t.events.iter().any(|event| event.kind == EventKind::NodeHealthy));
 }
 
 /// Without a spare, a job whose size may shrink goes on without the node after the usual wait for a replacement.

@@ -1,4 +1,4 @@
-//! Stalls: when they begin and end, and which pauses are none.
+//! Steps in keep-alives, and stalls: when they begin and end, and which pauses are none.
 
 use std::{ops::RangeInclusive, time::Duration};
 
@@ -9,7 +9,7 @@ use crate::{
     message::{
         FromNode, MemoryReport, NodeNotice, NodeReport, NodeState, StepProgress, StepSource,
     },
-    snapshot::Stall,
+    snapshot::{Snapshot, Stall},
 };
 
 /// The last step of the job.
@@ -47,6 +47,21 @@ pub(super) fn stall(t: &Fixture) -> Option<Stall> {
 pub(super) fn recorded(t: &mut Fixture) -> Vec<EventKind> {
     let kinds = std::mem::take(&mut t.events).into_iter().map(|event| event.kind);
     kinds.filter(|kind| kind.name().starts_with("stall_") || kind.name() == "round_ended").collect()
+}
+
+/// The keep-alives of members carry the step of the job, and cause no message but the echo.
+#[test]
+fn keep_alives_carry_the_step() {
+    let mut t = Fixture::new(2, 2);
+    t.run(&["a", "b"]);
+    assert_eq!(t.message("a", keep_alive_at(5)), [Did::Echo("a")]);
+    t.message("b", keep_alive_at(4));
+    t.now += 2 * SECOND;
+    let Snapshot { progress, nodes, .. } = t.machine.snapshot(t.now);
+    let progress = progress.expect("a step");
+    assert_eq!((progress.step, progress.highest, progress.steps_left), (4, 5, Some(LAST - 4)));
+    assert_eq!((progress.source, progress.age), (StepSource::Reported, 2 * SECOND));
+    assert!(nodes.iter().all(|node| node.progress_age_ms == Some(2_000)), "{nodes:?}");
 }
 
 /// A stall begins when the job has reached no other step for long, although one of its nodes may have. It ends with the

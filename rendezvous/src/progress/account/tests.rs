@@ -1,13 +1,7 @@
 //! Tests the time account.
 
 use super::*;
-
-const SECOND: Duration = Duration::from_secs(1);
-
-#[expect(clippy::disallowed_methods, reason = "a test needs some instant to begin with")]
-fn some_instant() -> Instant {
-    Instant::now()
-}
+use crate::fixture::{SECOND, some_instant};
 
 fn seconds(times: &TimeTotals) -> Vec<(&'static str, u64)> {
     TimeState::ALL

@@ -1,12 +1,7 @@
 //! Tests when the parts of a look begin and end.
 
 use super::*;
-use crate::ids::RoundId;
-
-#[expect(clippy::disallowed_methods, reason = "a test needs some instant to begin with")]
-fn some_instant() -> Instant {
-    Instant::now()
-}
+use crate::{fixture::some_instant, ids::RoundId};
 
 /// Records an answer of a node to a part of look 7.
 fn answer(looking: &mut Looking, node: u32, part: LookPart) -> LookStep {
