@@ -447,7 +447,7 @@ impl Rendezvous {
 ///
 /// `None` if several nodes have aborted: a time-out of NCCL aborts all ranks but the one that is missing. `None` also after a hang, because
 /// ragent has chosen the worker that was killed.
-fn suspect(failures: &[(NodeId, (Instant, WorkerFailure))]) -> Option<&NodeId> {
+pub(super) fn suspect(failures: &[(NodeId, (Instant, WorkerFailure))]) -> Option<&NodeId> {
     let (_, (first, _)) = failures.first()?;
     let near = || {
         failures.iter().take_while(|(_, (at, _))| at.saturating_duration_since(*first) <= SAME_TIME)

@@ -91,7 +91,9 @@ fn phase_ends_with_its_time() {
         assert_eq!(n.notices.deadline(&n.t.job), Some(n.t.job.clock + SECOND));
         assert_eq!(n.pass(SECOND), Some((Leave, None, None)));
         let events = n.t.events();
-        let Some(EventKind::NoticeOver { missing, after_ms, .. }) = events.last() else { panic!() };
+        let Some(EventKind::NoticeOver { missing, after_ms, .. }) = events.last() else {
+            panic!("{events:?}")
+        };
         assert_eq!((&**missing, *after_ms), ("1", u64::from(time) * 1_000));
     }
     let mut n = running(&["a", "b"]);

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::fixture::{Did, Fixture, SECOND, failure};
 use crate::{
+    fixture::some_instant,
     ids::GlobalRank,
+    machine::closing::Failures,
     message::{HardwareFact, JobResult, NodeState, WaitReason, WorkerEnd, WorkerFailure},
 };
 
@@ -100,33 +102,23 @@ fn late_evidence_decides_who_is_quarantined() {
 /// Failures of the same second are listed, oldest first and shortened. Later ones are counted only.
 #[test]
 fn failures_of_the_same_second_are_listed() {
-    let names = ["a", "b", "c", "d"];
-    let mut t = Fixture::with(4, 4, |shared| shared.max_restarts = 0);
-    t.run(&names);
-    t.live(&names, 9 * SECOND);
-    for (name, age) in names.iter().zip([2_000, 5_000, 4_100, 4_500]) {
-        let long = WorkerFailure {
-            end: WorkerEnd::NotStarted("\u{e9}".repeat(400)),
-            message: Some("\u{e9}".repeat(400)),
-            error_file: Some("x".repeat(513)),
-            stderr_tail: "line".to_owned(),
-            ..failure(name, Duration::from_millis(age))
-        };
-        let report = t.node_report(name, NodeState::Stopping, Some(long));
-        t.message(name, report);
-    }
-    for name in names {
-        t.report(name, NodeState::Preparing);
-    }
-    let outcome = t.outcome().expect("closed");
-    let further: Vec<&str> =
-        outcome.further_failures.iter().map(|f| f.host_name.as_str()).collect();
-    assert_eq!((further, outcome.other_failures), (vec!["d", "c"], 3));
-    assert_eq!(outcome.first_failure.expect("failed").host_name, "b");
-    for failure in outcome.further_failures {
-        let cut = "\u{e9}".repeat(256);
-        assert_eq!(failure.message.as_deref(), Some(cut.as_str()));
-        assert_eq!(failure.end, WorkerEnd::NotStarted(cut));
+    let long = |name| WorkerFailure {
+        end: WorkerEnd::NotStarted("\u{e9}".repeat(400)),
+        message: Some("\u{e9}".repeat(400)),
+        error_file: Some("x".repeat(513)),
+        stderr_tail: "line".to_owned(),
+        ..failure(name, Duration::ZERO)
+    };
+    let now = some_instant();
+    let at = [("b", 0), ("d", 500), ("c", 900), ("a", 3_000)];
+    let failures = at.map(|(name, ms)| (now + Duration::from_millis(ms), long(name)));
+    let Failures { first, others, further } = Failures::new(failures);
+    let names: Vec<&str> = further.iter().map(|failure| &*failure.host_name).collect();
+    assert_eq!((first.expect("failed"), names, others), (long("b"), vec!["d", "c"], 3));
+    let cut = "\u{e9}".repeat(256);
+    for failure in further {
+        assert_eq!(failure.message.as_ref(), Some(&cut));
+        assert_eq!(failure.end, WorkerEnd::NotStarted(cut.clone()));
         assert_eq!((failure.error_file, failure.stderr_tail.as_str()), (None, ""));
     }
 }

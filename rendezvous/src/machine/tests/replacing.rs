@@ -9,6 +9,9 @@ use super::{
     stalling::train,
 };
 use crate::{
+    fixture::some_instant,
+    ids::NodeId,
+    machine::failing::suspect,
     memory::fixture::{checkpoint, part},
     message::{
         FromNode, HardwareFact, JobResult, LookPart, MemoryReport, NodeState, Registration,
@@ -17,21 +20,12 @@ use crate::{
 };
 
 impl Fixture {
-    /// Lets all of these nodes fail, which end in these ways, and forms the next round.
-    fn end_round(&mut self, failures: &[(&'static str, WorkerFailure)], others: &[&str]) {
-        for (name, failure) in failures {
-            self.report_failure(name, failure.clone());
-        }
-        let failed = failures.iter().map(|(name, _)| *name);
-        let all: Vec<&str> = others.iter().copied().chain(failed).collect();
-        all.iter().for_each(|name| drop(self.back(name)));
-        for name in all {
-            self.report(name, NodeState::Running);
-        }
-    }
-
+    /// Lets a node fail, and forms the next round.
     fn fail_one(&mut self, name: &'static str, others: &[&str]) {
-        self.end_round(&[(name, failure(name, Duration::ZERO))], others);
+        self.fail(name, Duration::ZERO);
+        let all = [others, &[name]].concat();
+        all.iter().for_each(|name| drop(self.back(name)));
+        all.iter().for_each(|name| drop(self.report(name, NodeState::Running)));
     }
 
     /// Starts the coordinator of `a` and `b` again, and forms the next round.
@@ -153,6 +147,7 @@ fn suspect_is_the_probable_cause() {
     let fact = HardwareFact { text: "XID 79".to_owned(), age: None };
     let broken = WorkerFailure { hardware: vec![fact], ..ended("c", exit.clone()) };
     let earlier = WorkerFailure { age: 2 * SECOND, ..ended("a", exit.clone()) };
+    let now = some_instant();
     for (failures, expected) in [
         (vec![ended("a", exit.clone()), ended("b", exit.clone())], Some("a")),
         (vec![ended("a", exit.clone()), ended("b", crash.clone())], Some("b")),
@@ -162,15 +157,10 @@ fn suspect_is_the_probable_cause() {
         (vec![ended("a", WorkerEnd::Hung(SECOND)), ended("b", exit)], None),
         (vec![earlier, ended("b", crash)], Some("a")),
     ] {
-        let mut t = Fixture::new(3, 3);
-        t.run(&["a", "b", "c"]);
-        t.live(&["a", "b", "c"], 3 * SECOND);
-        let names = ["a", "b", "c"];
-        let others: Vec<&str> = names[failures.len()..].to_vec();
-        let failures: Vec<_> = names.into_iter().zip(failures).collect();
-        t.end_round(&failures, &others);
-        let expected: Vec<_> = expected.map(|name| (name, 1)).into_iter().collect();
-        assert_eq!((t.suspicions(), t.job_state.restarts_used), (expected, 1));
+        let at = |it: &WorkerFailure| now + 9 * SECOND - it.age;
+        let failures = failures.into_iter().map(|it| (NodeId::new(&it.host_name), (at(&it), it)));
+        let failures: Vec<_> = failures.collect();
+        assert_eq!(suspect(&failures).map(NodeId::as_str), expected);
     }
 }
 
