@@ -52,7 +52,7 @@ fn failures_of_dispensable_machines_are_free() {
     assert!(is_free(2, 2, &["a", "b", "spare"], Replace));
 }
 
-/// A machine that the job needs keeps its place. The journal says so once, and once that it is healthy again.
+/// A machine that the job needs keeps its place. An event names it once, and another one once it is healthy again.
 #[test]
 fn needed_machine_keeps_its_place() {
     for class in [Reset, Replace, Gone] {
@@ -72,7 +72,7 @@ fn needed_machine_keeps_its_place() {
 }
 
 /// If the others do not reach MIN, as many bad machines get a place as are needed, those that need least first. A machine
-/// whose GPU is gone does not help, and neither does one whose host is excluded.
+/// whose GPU is gone does not help. Neither does an excluded host.
 #[test]
 fn job_uses_the_best_of_the_bad_machines() {
     let mut t = TestJob::new(3, 9, &["a", "b", "c", "d", "e", "f"]);
@@ -166,7 +166,7 @@ fn late_check_ends_the_round() {
     assert!(!ends(1, Replace, true, false) && !ends(1, Replace, false, true));
 }
 
-/// A node that reports the same with which it got its place does not end the round, but one that reports something worse does.
+/// A node does not end the round if it reports the same as when it got its place. A worse report does.
 #[test]
 fn known_reason_does_not_end_the_round() {
     let (mut t, mut health) = (TestJob::new(2, 3, &["a", "b"]), JobHealth::default());

@@ -74,7 +74,7 @@ fn buddies_can_keep_copies() {
     assert_eq!(both(&|job| assert_eq!(job.follow("b", no_address.clone()), None)), only_b);
 }
 
-/// Spares give their parts too, although no round has admitted them. A node that leaves or is not connected is no source.
+/// Spares give their parts too, although no round has admitted them. Nodes that leave or are not connected do not.
 #[test]
 fn sources_stay() {
     let plan = |change: &dyn Fn(&mut MemoryJob)| {
@@ -182,6 +182,31 @@ fn checkpoint_in_memory_is_enough_for_the_next_round() {
     assert_eq!(enough(2, false, dcp, true), Some(20));
     assert_eq!(enough(2, false, dcp, false), None, "the others do not reach all parts");
     assert_eq!(enough(3, false, dcp, true), None, "there are too few nodes");
+}
+
+/// A checkpoint with which two charged rounds have failed is not used again. A newer one that becomes whole in between begins with no
+/// strike.
+#[test]
+fn bad_checkpoint_is_struck_off() {
+    let mut job = running(&["a", "b"]);
+    job.hold_both(id(10));
+    let newer = checkpoint(2, 20);
+    for (whole, planned, tries) in [
+        (id(10), Some(10), None),
+        (newer, Some(20), None),
+        (newer, Some(20), Some(1)),
+        (newer, None, Some(2)),
+    ] {
+        job.hold_both(whole);
+        job.memory.strike(&job.t.job, job.t.job.newest_round(), &mut job.t.out);
+        job.begin_round(&["a", "b"]);
+        assert_eq!(job.plan("a").map(|(step, _)| step), planned);
+        assert_eq!(job.memory.tried.0.map(|tried| tried.tries), tries);
+    }
+    let struck = EventKind::MemoryStruck { step: 20, reason: StrikeReason::Failures };
+    assert!(job.t.events().contains(&struck));
+    let text = job.status().and_then(|status| status.text);
+    assert_eq!(text.as_deref(), Some("struck off: two failures after step 20"));
 }
 
 /// If ranks of different nodes save different steps, the reason names two nodes with their steps.

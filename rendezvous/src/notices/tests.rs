@@ -141,7 +141,7 @@ fn second_notice_joins_the_phase() {
     assert_eq!((n.save("b", 1, 50), n.save("c", 1, 50)), (None, Some((End, Some(50), None))));
 }
 
-/// A notice ends the job if it says so, also on a spare, and if all nodes leave. A spare that leaves has nothing to save.
+/// The job ends with a notice for all of it, also on a spare, and if all nodes leave. A spare that leaves has nothing to save.
 #[test]
 fn job_ends_if_nobody_stays() {
     let kind = |members: &[&str], notices: &[(&str, bool)]| {

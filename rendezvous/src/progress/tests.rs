@@ -64,7 +64,7 @@ impl Training {
     }
 }
 
-/// What all have saved for a notice counts until a step or a newer checkpoint is reported. In a job that reports no steps, it counts
+/// A step that all have saved for a notice counts until a step or a newer checkpoint is reported. In a job that reports no steps, it counts
 /// until workers run.
 #[test]
 fn work_clears_the_complete_step() {

@@ -142,7 +142,7 @@ fn time_is_doubled_at_the_same_step() {
     assert_eq!(seconds(Some(10), 2_400, hung(900), Some(10)), 7_200);
 }
 
-/// Answers to another look, about another round, or of nodes without a place do not count. Neither do those that come after a step.
+/// Answers to another look, about another round, or of nodes without a place do not count. After a step, no answer does.
 #[test]
 fn late_answers_do_not_count() {
     let mut job = training(false);

@@ -159,6 +159,7 @@ fn node_is_lost() {
     let restored =
         |kind: &EventKind| matches!(kind, EventKind::MemoryRestored { fetching: 1, bytes: 10, .. });
     assert!(t.kinds().any(restored));
+    assert_eq!(t.job_state.training.memory, None, "no strike");
     t.join_holding("y", &[]);
     assert_eq!(t.memory["y"].kept, Some(id(10)), "a spare keeps its parts of it");
 }
@@ -208,6 +209,8 @@ fn takeover() {
     t.fail_both();
     assert!(t.is_struck(id(10)));
     assert_eq!(t.plan("a"), None);
+    let charged = t.job_state.training.charged_rounds.last();
+    assert!(charged.is_some_and(|round| round.began_from_memory));
 }
 
 /// After a takeover, a round waits once for parts of spares that register late, if no checkpoint fits without them.

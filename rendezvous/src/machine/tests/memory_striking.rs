@@ -44,42 +44,6 @@ impl Fixture {
     }
 }
 
-/// A checkpoint with which two charged rounds have failed is not used again. A newer one that becomes whole in
-/// between begins with no strike, and neither lost nodes nor other ends of a round count.
-#[test]
-fn bad_checkpoint_is_struck_off() {
-    let mut t = running(2, 2, &["a", "b"]);
-    t.hold_both(id(10));
-    t.fail_both();
-    let newer = checkpoint(2, 20);
-    t.hold_both(id(10));
-    t.hold_both(newer);
-    t.fail_both();
-    assert_eq!((t.plan("a"), t.job_state.training.memory), (planned(newer, &[]), None));
-    // A node is lost, and its spare takes over: no strike.
-    t.hold_both(newer);
-    t.join_holding("x", &[]);
-    t.die("b");
-    t.back("a");
-    assert_eq!((t.plan("x"), t.job_state.training.memory), (planned(newer, &["a:1"]), None));
-    for tries in 1..=2 {
-        t.report("a", NodeState::Running);
-        t.report("x", NodeState::Running);
-        t.hold("x", &[part(newer, 1, 2, OWN)]);
-        t.fail("x", Duration::ZERO);
-        t.back("a");
-        t.back("x");
-        assert_eq!(t.job_state.training.memory.map(|tried| tried.tries), Some(tries));
-    }
-    assert_eq!((t.plan("a"), t.plan("x")), (None, None), "from disk");
-    let struck = EventKind::MemoryStruck { step: 20, reason: StrikeReason::Failures };
-    assert!(t.kinds().any(|kind| *kind == struck));
-    assert_eq!(t.status().text.as_deref(), Some("struck off: two failures after step 20"));
-    let began: Vec<bool> =
-        t.job_state.training.charged_rounds.iter().map(|round| round.began_from_memory).collect();
-    assert_eq!(began.last(), Some(&true));
-}
-
 /// A member reports that memory must be off. All members learn it, and no checkpoint up to this round is used again. The
 /// next round may save.
 #[test]

@@ -472,7 +472,7 @@ fn nobody_joins_in_a_phase() {
     assert_eq!(t.live(&["a", "b", "d"], NOTICE - SECOND), []);
 }
 
-/// What all have saved for a notice counts in the next round too, and between two rounds, until work is done.
+/// A step that all have saved for a notice counts in the next round too, and between two rounds, until work is done.
 #[test]
 fn complete_step_survives_rounds_without_work() {
     for is_running in [true, false] {
