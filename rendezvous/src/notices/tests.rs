@@ -210,12 +210,10 @@ fn phase_for_members_is_withdrawn() {
 /// the end of the phase. A job that ends needs one on disk.
 #[test]
 fn memory_is_enough_after_a_while() {
-    let play = |leavers: &[&str], left: Duration| {
+    let play = |ends_job: bool, left: Duration| {
         let mut n = running(&["a", "b"]);
         n.t.join("spare");
-        for name in leavers {
-            n.notice(name, false, left);
-        }
+        n.notice("b", ends_job, left);
         n.t.pass(SECOND);
         let mut job = MemoryJob { t: n.t, memory: n.memory };
         job.hold_both(checkpoint(1, 20));
@@ -224,7 +222,7 @@ fn memory_is_enough_after_a_while() {
         (at_once.is_some(), at_once.or_else(|| n.pass(MEMORY_IS_ENOUGH_AFTER - SECOND)))
     };
     let in_memory = Some((Leave, None, Some(20)));
-    assert_eq!(play(&["b"], NOTICE), (false, in_memory));
-    assert_eq!(play(&["b"], SECOND), (true, in_memory));
-    assert_eq!(play(&["b", "spare", "a"], NOTICE), (false, None));
+    assert_eq!(play(false, NOTICE), (false, in_memory));
+    assert_eq!(play(false, SECOND), (true, in_memory));
+    assert_eq!(play(true, NOTICE), (false, None));
 }
