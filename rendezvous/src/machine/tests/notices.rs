@@ -542,6 +542,24 @@ fn failures_without_progress_close_the_job() {
     assert_eq!(t.job_state.restarts_used, 2);
 }
 
+/// Rounds that were not charged do not count.
+#[test]
+fn free_rounds_are_no_failures_without_progress() {
+    let mut t = stuck(3);
+    t.fail_at(Some(10));
+    for (unreachable, other) in [("a", "b"), ("b", "a")] {
+        t.report("a", NodeState::Running);
+        t.report("b", NodeState::Running);
+        t.step("a", 10);
+        t.back(unreachable);
+        t.back(other);
+    }
+    t.fail_at(Some(10));
+    assert_eq!((t.result(), t.job_state.restarts_used), (None, 2));
+    t.fail_at(Some(10));
+    assert!(matches!(t.result(), Some(JobResult::NoProgress { .. })));
+}
+
 /// Failures before the first step close a job that has reported one before if they go on for long enough.
 #[test]
 fn failures_before_the_first_step_close_the_job() {
