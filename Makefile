@@ -58,7 +58,7 @@ help:
 	@echo 'make release   builds all files of a release twice, and compares them'
 	@echo 'make fix       formats, and applies what lints suggest'
 	@echo 'make bench     figures, as ratios against the torch in .venv'
-	@echo 'make bench-recovery  the time until broken jobs run again, compared with torchrun and ft_launcher'
+	@echo 'make bench-recovery  the time until broken jobs run again, compared with torchrun, ft_launcher and torchft'
 
 build:
 	$(CARGO) build --release --locked -p ragent
@@ -213,6 +213,8 @@ bench: build venv
 
 bench-recovery: build venv
 	scripts/setup-venv.sh nvrx
+	scripts/setup-venv.sh torchft
 	$(CARGO) build --release --locked -p ragent-benches
 	.venv/bin/python benches/recovery.py --ragent $(RAGENT) --agents 64 1000
+	.venv/bin/python benches/standby.py --ragent $(RAGENT) --times 4 --only kill
 	.venv/bin/python benches/idle.py --ragent $(RAGENT)
