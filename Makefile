@@ -37,7 +37,7 @@ export RUST_TEST_THREADS ?= $(shell cpus=$$(nproc); echo $$((cpus < 6 ? 6 : cpus
 
 help:
 	@echo 'make demo      build, prepare Python, and show a job that survives what is done to it'
-	@echo 'make quick     what is tested in a minute after an edit: formatting, unit tests, a short simulation'
+	@echo 'make quick     what to run after each edit: formatting, unit tests, a short simulation'
 	@echo 'make test      all tests but the long ones'
 	@echo 'make test-all  the long ones: simulation at volume (test-volume), jobs with standbys (test-standbys), the other half of the tests with torch, repeated process tests'
 	@echo 'make test-gpu  restarts of jobs that use the GPUs of this machine; skipped without one'

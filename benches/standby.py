@@ -8,8 +8,8 @@ Workers are `ddp_worker.py`: they train with gloo, and with NCCL on the GPUs of 
 with `--standby` and with `--standby=none` are broken in turn, and torchrun's where it can continue. A
 figure with standbys counts only if all workers were started from one: anything else is an error.
 
-A killed worker is also measured with torchft: four replica groups with one worker each
-(`torchft_worker.py`), in which torchrun starts the worker again. The others train on without it.
+A killed worker is also measured with torchft. Its job has four replica groups with one worker each
+(`torchft_worker.py`), and torchrun starts the killed worker again.
 
 Needs `cargo build --release -p ragent`, a Python with torch and, for torchft, `scripts/setup-venv.sh torchft`.
 A repetition of all scenarios takes two minutes and a half.
@@ -291,6 +291,8 @@ def measure(name, ragent, times, torchrun_times):
         torchrun = measure_peer(scenario, Training.torchrun(TORCHRUN_LIMIT_S), torchrun_times)
     if name == "kill" and TORCHFT.is_dir():
         torchft = measure_peer(scenario, Torchft(), torchrun_times)
+    elif name == "kill":
+        print("there is no torchft; make it with `scripts/setup-venv.sh torchft`", file=sys.stderr)
     return Outcome(scenario, *(found[:times] for _, found in arms), torchrun, torchft)
 
 

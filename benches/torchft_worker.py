@@ -2,7 +2,7 @@
 
     torchft_worker.py GROUP GROUPS
 
-It sends a stamp after the first step in which all groups take part, and after the first one without some of them.
+After each change of the number of groups in a step, it sends a stamp.
 """
 
 import os

@@ -12,12 +12,10 @@ use crate::{
     event::EventKind,
     group::{Group, MemberState},
     ids::{JobUid, NodeId, Round, RoundId, RunId, Term},
-    job::{Availability, Job},
+    job::Job,
     message::{MemoryReport, NodeDescription, NodeReport, NodeState, Registration, RestartReason},
-    phase::{Gathering, Phase, Regathering, Running},
-    roster::Roster,
+    phase::{Phase, Regathering, Running},
     settings::{JobState, Leases, NodeRange, Settings, SharedSettings},
-    snapshot::PhaseName,
     table::{Past, Table},
     voter_count::VoterCount,
 };
@@ -31,7 +29,7 @@ pub(crate) struct TestJob {
 }
 
 impl TestJob {
-    /// Returns a job of `min` to `max` nodes, of which these are ready for the first round.
+    /// Returns a job of `min` to `max` nodes. These are ready for the first round.
     pub(crate) fn new(min: u32, max: u32, names: &[&str]) -> Self {
         Self::with(min, max, names, |_| {})
     }
@@ -46,21 +44,8 @@ impl TestJob {
         let mut shared = SharedSettings::new(NodeRange::new(min, max).expect("min <= max"));
         change(&mut shared);
         let now = some_instant();
-        let job = Job {
-            settings: settings(shared),
-            state: JobState { term: Term(1), ..JobState::new(JobUid::new("uid")) },
-            grant: None,
-            availability: Availability::Available,
-            phase: Phase::Gathering(Gathering::default()),
-            roster: Roster::default(),
-            shown: (PhaseName::Gathering, now),
-            has_news: false,
-            clock: now,
-            advanced: now,
-            given_before: None,
-            has_lost_host: false,
-            other_jobs: Vec::new(),
-        };
+        let state = JobState { term: Term(1), ..JobState::new(JobUid::new("uid")) };
+        let job = Job::new(now, settings(shared), state);
         let mut job = Self { job, out: Effects::default() };
         names.iter().for_each(|name| job.join(name));
         job

@@ -10,7 +10,7 @@ use crate::{
     grant::Grant,
     group::Group,
     ids::{JobUid, NodeId, Peer, RoundId},
-    phase::Phase,
+    phase::{Gathering, Phase},
     roster::Roster,
     settings::{JobState, Settings},
     snapshot::PhaseName,
@@ -47,6 +47,25 @@ pub(crate) struct Job {
 }
 
 impl Job {
+    /// Returns a job without nodes, before its first round.
+    pub(crate) fn new(now: Instant, settings: Settings, state: JobState) -> Self {
+        Self {
+            settings,
+            state,
+            grant: None,
+            availability: Availability::Available,
+            phase: Phase::Gathering(Gathering::default()),
+            roster: Roster::default(),
+            shown: (PhaseName::Gathering, now),
+            has_news: false,
+            clock: now,
+            advanced: now,
+            given_before: None,
+            has_lost_host: false,
+            other_jobs: Vec::new(),
+        }
+    }
+
     pub(crate) fn event_node(&self, id: &NodeId) -> EventNode {
         EventNode { node_id: id.clone(), host_name: self.host_name(id) }
     }

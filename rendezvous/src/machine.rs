@@ -54,9 +54,9 @@ use crate::{
     notices::JobNotices,
     phase::{Gathering, Phase, Recovering},
     progress::TrainingProgress,
-    roster::{Roster, RosterNode},
+    roster::RosterNode,
     settings::{JobState, Settings, SharedSettings},
-    snapshot::{Explanation, NodeCounts, PhaseName},
+    snapshot::{Explanation, NodeCounts},
     stalls::JobStalls,
 };
 
@@ -109,21 +109,7 @@ impl Rendezvous {
         info!(term = %job_state.term, round = %job_state.round, "coordinator started");
         let (memory, notices) = (JobMemory::new(&job_state), JobNotices::new(&job_state));
         let progress = TrainingProgress::new(now, &mut job_state);
-        let job = Job {
-            settings,
-            state: job_state,
-            grant,
-            availability: Availability::Available,
-            phase,
-            roster: Roster::default(),
-            shown: (PhaseName::Gathering, now),
-            has_news: false,
-            clock: now,
-            advanced: now,
-            given_before: None,
-            has_lost_host,
-            other_jobs: Vec::new(),
-        };
+        let job = Job { grant, phase, has_lost_host, ..Job::new(now, settings, job_state) };
         let mut rendezvous = Self {
             job,
             welcomed: Welcomed::default(),

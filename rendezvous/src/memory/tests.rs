@@ -262,7 +262,7 @@ fn status_of_memory() {
     assert_eq!((status.cost_ms, status.needed, status.limit), (Some(20), 245, 667));
 }
 
-/// The status has sums of what is kept, the time of the newest copies, and the time for which a `save` has waited.
+/// The status shows how much is kept, how old the newest copies are, and how long a `save` has waited.
 #[test]
 fn sums_of_memory() {
     let mut job = running(&["a", "b"]);
