@@ -88,10 +88,7 @@ impl Rendezvous {
         job_state: JobState,
         grant: Option<Grant>,
     ) -> Self {
-        let term = match &grant {
-            None => job_state.term.next(),
-            Some(grant) => grant.term,
-        };
+        let term = grant.as_ref().map_or_else(|| job_state.term.next(), |grant| grant.term);
         let mut job_state = JobState { term, ..job_state };
         let phase = if job_state.round == Round(0) && job_state.closed.is_none() {
             Phase::Gathering(Gathering::default())
@@ -101,8 +98,7 @@ impl Rendezvous {
         };
         let phase = recovering::without_former(phase, now, &job_state, grant.as_ref());
         // An elected coordinator is on another host than the lost one.
-        let is_same_host = grant.is_none();
-        let has_lost_host = is_same_host
+        let has_lost_host = grant.is_none()
             && job_state.host.is_some()
             && job_state.is_early
             && job_state.closed.is_none();
