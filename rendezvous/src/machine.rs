@@ -2,7 +2,7 @@
 //!
 //! Each input is handled in three steps:
 //!
-//! 1. It is recorded ([`Roster`], [`Group`]).
+//! 1. It is recorded (in the roster of [`Job`], or in the [`Group`]).
 //! 2. The phase moves as far as it can ([`Rendezvous::advance`]).
 //! 3. Each node concerned receives its assignment, if that has changed ([`Rendezvous::sync`]).
 //!
