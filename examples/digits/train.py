@@ -60,6 +60,8 @@ def main():
 
     accuracy = test(model, test_set)
     for epoch in range(sampler.epoch, args.epochs):
+        if is_end(args.end_file, epoch):
+            break
         start = time.monotonic()
         step, loss = train(parallel, optimizer, sampler, batches, step, args.epochs, checkpoints)
         accuracy = test(model, test_set)
@@ -146,6 +148,13 @@ def send_heartbeat():
             sender.sendto(b"WATCHDOG=1", path)
 
 
+def is_end(path, epochs):
+    """Returns true if `path` has the number of epochs after which the training ends, and so many are trained."""
+    with contextlib.suppress(TypeError, OSError, ValueError):
+        return epochs >= int(Path(path).read_text())
+    return False
+
+
 def report_step(step, steps):
     """Reports the training step to ragent, if that is the launcher. While its agent is busy, reports are skipped."""
     if path := os.environ.get("RAGENT_SOCKET"):
@@ -163,6 +172,8 @@ def parse_args():
                         help="exit 1 if the test accuracy ends below this, such as 0.95")
     parser.add_argument("--seconds-per-epoch", type=float, default=0.0, metavar="SECONDS",
                         help="wait so that an epoch takes at least this long (for demos)")
+    parser.add_argument("--end-file", metavar="FILE",
+                        help="end after as many epochs as this file says; it may be written during the training (for demos)")
     return parser.parse_args()
 
 
