@@ -29,8 +29,8 @@ CPUS = os.cpu_count() or 1
 
 
 class Kind(NamedTuple):
-    """A kind of programs. The kinds run side by side, and the programs of a kind one after the other. When no computing program is left,
-    two waiting programs run at once."""
+    """A kind of programs. Four programs run at once: a simulation, a computing one and two waiting ones. When no simulation or computing
+    program is left, another waiting one takes its place."""
 
     # Tests that run at once.
     threads: int
@@ -43,8 +43,8 @@ KINDS = {
     "simulation": Kind(CPUS, 10, ("simulation",)),
     # Their workers import torch, which takes four seconds of CPU time each.
     "computing": Kind(CPUS, 0, ("torch", "conformance", "python")),
-    # All others. With more of these tests beside the computing programs, leases run out.
-    "waiting": Kind(2 * CPUS, 0, ()),
+    # All others. With more of these tests beside the computing programs, leases run out. The longest programs come first.
+    "waiting": Kind(CPUS, 0, ("standbys", "ssh", "multi_node", "attacks", "memory", "etcd", "chaos", "single_node")),
 }
 # Not in the build of all programs: the simulation is optimized, and pytest is not built.
 APART = ("simulation", "python")
@@ -66,6 +66,12 @@ class Program(NamedTuple):
     @property
     def kind(self):
         return next((kind for kind, at in KINDS.items() if self.name in at.names), "waiting")
+
+    @property
+    def place(self):
+        """Its place among the programs of its kind."""
+        names = KINDS[self.kind].names
+        return names.index(self.name) if self.name in names else len(names)
 
 
 class Run(NamedTuple):
@@ -151,7 +157,7 @@ def run_all(programs):
     """Yields each program's end as it comes."""
     ended = queue.SimpleQueue()
     left = {kind: queue.SimpleQueue() for kind in KINDS}
-    for program in programs:
+    for program in sorted(programs, key=lambda program: program.place):
         left[program.kind].put(program)
 
     def work(*kinds):
@@ -160,7 +166,7 @@ def run_all(programs):
                 while True:
                     ended.put(run(left[kind].get_nowait()))
 
-    for kinds in [("simulation",), ("computing", "waiting"), ("waiting",)]:
+    for kinds in [("simulation", "waiting"), ("computing", "waiting"), ("waiting",), ("waiting",)]:
         threading.Thread(target=work, args=kinds, daemon=True).start()
     for _ in programs:
         yield ended.get()
