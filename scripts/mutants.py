@@ -25,8 +25,9 @@ GOAL = 95
 # Exit codes of cargo-mutants.
 MISSED, TIMED_OUT = 2, 3
 FIELDS = "StructField"
-# A short simulation, and few inputs for the store.
-SHORT = {"SEEDS": "50", "ETCD_SEEDS": "50", "NOTICE_SEEDS": "15", "HEALTH_SEEDS": "10", "TAKEOVER_SEEDS": "8", "MEMORY_SEEDS": "8",
+# A short simulation, few inputs for the store, and builds without debug information, which are faster.
+SHORT = {"CARGO_PROFILE_DEV_DEBUG": "0",
+         "SEEDS": "50", "ETCD_SEEDS": "50", "NOTICE_SEEDS": "15", "HEALTH_SEEDS": "10", "TAKEOVER_SEEDS": "8", "MEMORY_SEEDS": "8",
          "STALL_SEEDS": "4", "BUDGET_SEEDS": "2", "CASES": "300"}
 
 

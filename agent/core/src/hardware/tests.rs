@@ -218,6 +218,7 @@ fn lasting_states_join_later_failures() {
 fn missing_gpus_are_noted() {
     let mut t = Fixture::new();
     assert_eq!(t.read(gpus(&[gpu(0)])), ["1 of 2 GPUs was found missing"]);
+    assert_eq!(t.texts(), ["1 of 2 GPUs was found missing"], "not the state as well");
     assert_eq!(t.read(Reading::default()), Vec::<String>::new());
     assert_eq!(t.lines(), ["1 of 2 GPUs is missing"]);
     assert_eq!(t.hardware.devices().as_deref(), Some("1 GPU, 2 ports"));

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use ragent_rendezvous::{
     ids::{RoundId, VoterAddress},
-    message::{Admission, Assignment, NodeState, StepProgress, StepSource},
+    message::{Admission, Assignment, NodeState, RefuseReason, StepProgress, StepSource},
     settings::{Leases, NodeRange, SharedSettings, Timeouts},
 };
 
@@ -168,6 +168,27 @@ fn voter_that_does_not_lead_is_left() {
     );
     node.handle_not_leading(now, ONE, true);
     assert_eq!(effects(&mut node), [], "that stream is dropped already");
+}
+
+/// A node follows a process that does not coordinate if that names a new endpoint and no older term.
+#[test]
+fn node_that_is_sent_elsewhere_follows() {
+    for (term, is_new, follows) in [(1, true, true), (1, false, false), (0, true, false)] {
+        let (mut node, now) = ready();
+        node.handle_message(now, ONE, ToNode::Assignment(Assignment::Admit(admission(1))));
+        assert_eq!(node.handle_sent_elsewhere(now, ONE, Term(term), is_new), follows);
+        assert!(effects(&mut node).contains(&Effect::Drop(ONE)));
+    }
+}
+
+/// A refusal by the coordinator ends the node.
+#[test]
+fn refused_node_ends() {
+    let (mut node, now) = ready();
+    let reason = RefuseReason::NodeRankTooHigh { node_rank: 2, nodes: 2 };
+    node.handle_message(now, ONE, ToNode::Refuse(reason.clone()));
+    let ending = Effect::Local(Action::Finish(Ending::Refused(reason)));
+    assert!(effects(&mut node).contains(&ending));
 }
 
 /// A client that the node's store has refused is reported to the coordinator.
