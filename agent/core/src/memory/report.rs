@@ -90,8 +90,7 @@ impl NodeMemory {
 
     /// Notes if the report has changed. Costs alone are no change: they differ each time.
     pub(super) fn review_report(&mut self) {
-        let comparable =
-            |report: MemoryReport| MemoryReport { cost: None, oom_kills: None, ..report };
+        let comparable = |report: MemoryReport| MemoryReport { cost: None, ..report };
         let new = self.report().map(comparable);
         let known = self.reported.clone().map(comparable);
         self.has_news |= new != known;

@@ -492,6 +492,20 @@ fn third_save_waits() {
     assert_eq!(pair.nodes[0].held(), [(0, 20), (1, 20)]);
 }
 
+/// The cost of a save is reported with the next change, and is none itself: a save on each worker would send a report.
+#[test]
+fn cost_alone_is_not_reported() {
+    let mut t = Pair::new();
+    t.admit(1, [None, None]);
+    let Some(Answer::Buffer { buffer, .. }) = t.ask_buffer(0, 0, 1, 10) else { panic!() };
+    t.nodes[0].contents.insert(buffer.id, 7);
+    assert!(t.nodes[0].memory.take_report().is_some(), "saves are used from now on");
+    assert_eq!(t.ask(0, 0, 1, Ask::Saved { step: 10, bytes: GB }), Some(Answer::Taken));
+    assert_eq!(t.nodes[0].memory.take_report(), None);
+    assert_eq!(t.save(0, 1, 1, 10), Some(Answer::Taken));
+    assert!(t.nodes[0].memory.take_report().is_some_and(|report| report.cost.is_some()));
+}
+
 /// The report of a node whose `save` waits names the rank that has not saved.
 #[test]
 fn late_rank_is_named() {
