@@ -440,7 +440,7 @@ fn parts_are_fetched() {
 
 /// Content that has changed is not given to a worker: the copy is used, and if that has changed too, the round ends.
 #[test]
-fn changed_content_is_noticed() {
+fn changed_content_is_not_loaded() {
     for both in [false, true] {
         let mut pair = Pair::new();
         pair.admit(1, [None, None]);

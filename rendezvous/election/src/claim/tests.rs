@@ -304,6 +304,31 @@ fn resignation_is_followed_at_once() {
     assert_eq!(job.leader(), None, "a process that leaves is not a candidate");
 }
 
+/// A leader whose coordinator has ended resigns, and another process leads at once. A request for an earlier term has no effect.
+#[test]
+fn ended_coordinator_is_replaced_at_once() {
+    let (mut job, leader) = Job::started(2);
+    job.remember(leader, 1, &[1 - leader]);
+    let term = job.led(leader)[0].term;
+    for (term, next) in [(Term(term.0 - 1), leader), (term, 1 - leader)] {
+        job.processes[leader].handle_resigned(job.now, term);
+        job.carry_out();
+        job.pass(SECOND);
+        assert_eq!(job.leader(), Some(next));
+    }
+}
+
+/// A process that does not reach the store redirects nobody to a leader that may have been replaced.
+#[test]
+fn silent_leader_is_forgotten() {
+    let (mut job, leader) = Job::started(2);
+    // It is no candidate any more, so only this deadline is left.
+    job.processes[1 - leader].handle_leaving(job.now);
+    job.set_unreachable(&[0, 1], true);
+    job.pass(ClaimTimers::default().silence + SECOND);
+    assert_eq!(job.seen[1 - leader].last(), Some(&Effect::Follow { leader: None }));
+}
+
 /// The death notice of the leader's process has the same effect; that of another process, or of a former leader, has
 /// none.
 #[test]
