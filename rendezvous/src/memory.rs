@@ -148,11 +148,6 @@ impl JobMemory {
         state.training.memory = self.tried.0;
     }
 
-    /// Returns the state at the beginning of another run.
-    pub(crate) fn of_new_run(&self) -> Self {
-        Self { has_reports: self.has_reports, ..Self::default() }
-    }
-
     /// Adds the plan and the nodes for copies to an admission to the round.
     pub(crate) fn complete(&self, admission: Admission) -> Admission {
         if admission.round != self.round {

@@ -13,6 +13,7 @@ use crate::{
     job::Availability,
     limits::{FURTHER_FAILURES_MAX, FURTHER_TEXT_MAX, SAME_TIME, TAKEOVER_COURTESY, after},
     machine::Rendezvous,
+    memory::JobMemory,
     message::{JobResult, Outcome, WorkerEnd, WorkerFailure},
     notices::JobNotices,
     phase::{Closed, Phase},
@@ -114,7 +115,7 @@ impl Rendezvous {
         self.job.state.charged_through = Round(0);
         self.job.state.free_rounds = 0;
         self.job.state.early_free_rounds = 0;
-        self.memory = self.memory.of_new_run();
+        self.memory = JobMemory::default();
         self.notices = JobNotices::new(&self.job.state);
         self.job.roster.forget_tallies();
         let now = self.job.clock;

@@ -358,7 +358,9 @@ fn death_notice_is_followed_at_once() {
 fn job_state_is_stored() {
     let (mut job, leader) = Job::started(2);
     let number = job.remember(leader, 1, &[]);
-    assert!(job.seen[leader].contains(&Effect::Stored(number)));
+    job.pass(5 * SECOND);
+    let stored = job.seen[leader].iter().filter(|effect| matches!(effect, Effect::Stored(_)));
+    assert_eq!(stored.collect::<Vec<_>>(), [&Effect::Stored(number)]);
     assert_eq!(job.processes[1 - leader].record().unwrap().job_state, Some(job_state(1)));
     job.set_unreachable(&[leader], true);
     let number = job.remember(leader, 2, &[]);

@@ -548,6 +548,66 @@ fn late_answers_do_not_count() {
     assert!(!iter::from_fn(|| voters.voters[candidate].poll_effect()).any(|e| asks_for_votes(&e)));
 }
 
+/// Returns one of three voters that asks the others if it may be a candidate.
+fn pre_candidate(now: Instant) -> Election {
+    let mut voter = voter(now, 0, 3);
+    for place in [1, 2] {
+        voter.handle_connected(now, &address(place));
+    }
+    voter.handle_timeout(voter.poll_timeout().expect("it stands soon"));
+    voter
+}
+
+/// Returns a candidate of three voters, the votes that it asks for, and the voter that has encouraged it.
+fn candidate(now: Instant) -> (Election, Vec<(VoterAddress, VoterMessage<Request>)>, Election) {
+    let (mut candidate, mut other) = (pre_candidate(now), voter(now, 2, 3));
+    for (to, message) in sent(&mut candidate) {
+        if to == address(2) && matches!(message.body, Request::PreVote) {
+            let answer = other.handle_request(candidate.clock, message).expect("an answer");
+            candidate.handle_answer(candidate.clock, answer);
+        }
+    }
+    let votes = sent(&mut candidate);
+    assert!(votes.iter().all(|(_, message)| matches!(message.body, Request::Vote { .. })));
+    (candidate, votes, other)
+}
+
+fn sent(voter: &mut Election) -> Vec<(VoterAddress, VoterMessage<Request>)> {
+    let effects = iter::from_fn(|| voter.poll_effect());
+    let sent = effects.filter_map(|effect| match effect {
+        Effect::Send { to, message } => Some((to, message)),
+        _ => None,
+    });
+    sent.collect()
+}
+
+/// A process repeats its request to a voter that is connected again before it has answered.
+#[test]
+fn voter_that_is_connected_again_is_asked_again() {
+    let (now, again) = (Voters::new(1).now, address(1));
+    for mut asking in [pre_candidate(now), candidate(now).0] {
+        sent(&mut asking);
+        asking.handle_disconnected(&again);
+        asking.handle_connected(asking.clock, &again);
+        let is_asked = |message: &VoterMessage<Request>| {
+            matches!(message.body, Request::PreVote | Request::Vote { .. })
+        };
+        assert!(sent(&mut asking).iter().any(|(to, message)| *to == again && is_asked(message)));
+    }
+}
+
+/// An elected process to which no majority grants a lease gives up, and becomes a candidate again.
+#[test]
+fn leader_without_a_first_lease_gives_up() {
+    let (mut candidate, votes, mut other) = candidate(Voters::new(1).now);
+    let (_, vote) = votes.into_iter().find(|(to, _)| *to == address(2)).expect("a request");
+    let answer = other.handle_request(candidate.clock, vote).expect("an answer");
+    candidate.handle_answer(candidate.clock, answer);
+    assert!(matches!(candidate.role, Role::Leader(_)));
+    candidate.handle_timeout(candidate.clock + Timers::default().voter_lease);
+    assert!(!matches!(candidate.role, Role::Leader(_)));
+}
+
 /// A candidate waits longer for answers after each failure, so a slow network elects a leader too.
 #[test]
 fn polls_last_longer_after_failures() {

@@ -8,7 +8,8 @@ use super::{
 };
 use crate::{
     account::TimeState,
-    event::{Event, EventKind, RestartCause, RestartStages, RestartSum},
+    event::{Event, EventId, EventKind, RestartCause, RestartStages, RestartSum},
+    ids::Term,
     message::NodeState,
     snapshot::{RestartsByCause, Snapshot},
 };
@@ -234,4 +235,15 @@ fn silent_voters_are_recorded() {
         (0..100).flat_map(|_| [kinds(&["n1:1"], &listed), kinds(&[], &listed)].concat()).collect();
     assert_eq!(all.len(), 2 * 62);
     assert_eq!(all.last(), Some(&back("n1:1")));
+}
+
+/// The identity of an event is read as it is printed, for `ragent events --since`.
+#[test]
+fn identities_of_events_are_read() {
+    let id = EventId { term: Term(2), number: 118 };
+    assert_eq!(id.to_string(), "2.118");
+    assert_eq!("2.118".parse(), Ok(id));
+    for wrong in ["", "2", "2.", ".118", "2.x", "2.1.1"] {
+        assert!(wrong.parse::<EventId>().is_err(), "{wrong}");
+    }
 }

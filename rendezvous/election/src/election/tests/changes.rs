@@ -246,6 +246,20 @@ fn leaving_voters_replace_nobody() {
     assert!(!voters.voters[first].is_needed() && voters.voters[second].is_needed());
 }
 
+/// A request to leave has a number of its own. Otherwise, the answer to an earlier request could refuse it.
+#[test]
+fn request_to_leave_has_a_number_of_its_own() {
+    let mut voters = Voters::listed(3, 3);
+    let leader = voters.begin();
+    voters.register(3);
+    let leaving = &mut voters.voters[(leader + 1) % 3];
+    let before = leaving.sequence;
+    leaving.handle_leaving(voters.now);
+    let sent = sent(leaving);
+    let request = sent.iter().find(|(_, message)| matches!(message.body, Request::Leave));
+    assert!(request.expect("it asks to leave").1.sequence > before);
+}
+
 /// A voter leaves as soon as it was replaced, although the leader does not know its address any more. A voter that was not replaced waits,
 /// even if the leader does not know its address.
 #[test]
