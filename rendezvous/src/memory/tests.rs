@@ -262,6 +262,17 @@ fn status_of_memory() {
     assert_eq!((status.cost_ms, status.needed, status.limit), (Some(20), 245, 667));
 }
 
+/// The age of a checkpoint goes on in the next round.
+#[test]
+fn age_is_counted_over_rounds() {
+    let mut job = running(&["a", "b"]);
+    job.hold_both(id(10));
+    job.t.pass(SECOND);
+    job.begin_round(&["a", "b"]);
+    job.t.pass(SECOND);
+    assert_eq!(job.status().and_then(|status| status.age_ms), Some(2_000));
+}
+
 /// The status shows how much is kept, how old the newest copies are, and how long a `save` has waited.
 #[test]
 fn sums_of_memory() {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    fixture::{Did, Fixture, failure},
+    fixture::{Did, Fixture, SECOND, failure},
     memory::{OWN, id, planned, running},
 };
 use crate::{
@@ -124,6 +124,32 @@ fn kernel_kills_twice() {
     assert!(t.kinds().any(|kind| *kind == off));
 }
 
+/// A kill counts even if a round without the host has begun before its next agent reports it.
+#[test]
+fn kernel_kill_is_reported_after_another_round() {
+    let mut t = running(1, 2, &["a", "b"]);
+    t.hold_both(id(10));
+    let killed = WorkerFailure { oom: Some(OomKill::Probable), ..failure("b", Duration::ZERO) };
+    t.fail_both_with(killed);
+    let counted = |t: &Fixture, kills| MemoryReport {
+        oom_kills: Some(kills),
+        ..t.memory_of("b", &[part(id(10), 1, 2, OWN)])
+    };
+    let report = counted(&t, 4);
+    t.message("b", FromNode::MemoryReport(report));
+    t.die("b");
+    t.back("a");
+    for _ in 0..60 {
+        t.keep_all_alive();
+        t.advance(SECOND);
+    }
+    assert_eq!(t.admissions["a"].group_world_size, 1);
+    assert!(!Tried(t.job_state.training.memory).is_off());
+    let report = MemoryReport { parts: Vec::new(), ..counted(&t, 5) };
+    t.join_reporting("b2", report);
+    assert!(Tried(t.job_state.training.memory).is_off());
+}
+
 /// A round whose checkpoint a node cannot use ends for free. The checkpoint is not used again, even if workers fail
 /// in the same moment.
 #[test]
@@ -179,4 +205,10 @@ fn source_is_gone() {
     assert_eq!((t.plan("b"), t.plan("x")), (None, None));
     assert_eq!((t.job_state.restarts_used, t.job_state.free_rounds), (0, 2));
     assert!(!t.is_struck(id(10)));
+    // The round after that does not name it either.
+    t.fail("b", Duration::ZERO);
+    t.back("b");
+    t.back("x");
+    assert_eq!(t.admissions["x"].round.round.0, 4);
+    assert_eq!(t.plan("x"), None);
 }
