@@ -296,3 +296,10 @@ fn sums_of_memory() {
     job.begin_round(&["a", "b"]);
     assert_eq!(times(&job), Some((Some(1_500), 1_000)), "in the next round too");
 }
+
+/// Amounts of memory have two or three digits.
+#[test]
+fn amounts_are_short() {
+    let shown = [3_200_000, 64_000_000, 3_200_000_000, 61_000_000_000].map(crate::snapshot::size);
+    assert_eq!(shown, ["3.2 MB", "64 MB", "3.2 GB", "61 GB"]);
+}

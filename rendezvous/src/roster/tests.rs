@@ -1,6 +1,7 @@
-//! Which hosts a list of excluded hosts names.
+//! Which hosts a list of excluded hosts names, and who gets the tally of a machine.
 
 use super::*;
+use crate::fixture::TestJob;
 
 /// Hosts are compared up to the first dot, and by the failure domain. Addresses have no short names.
 #[test]
@@ -21,4 +22,15 @@ fn names_of_hosts_are_compared() {
         let reason = excluded_because(&hosts, &node);
         assert_eq!(reason.as_deref(), is_excluded.then_some("drained"), "{listed} {node:?}");
     }
+}
+
+/// The tally of a departed agent goes on with the agent of the same machine that already waits.
+#[test]
+fn waiting_agent_gets_the_tally_of_its_machine() {
+    let mut t = TestJob::new(1, 3, &["a", "b", "a2"]);
+    let (now, departed) = (t.job.clock, NodeId::new("a"));
+    t.job.roster.get_mut(&departed).expect("a node").tally.suspect(now);
+    t.job.roster.remove_lost(now, &departed);
+    let tally = |name: &str| &t.job.roster.get(&NodeId::new(name)).expect("a node").tally;
+    assert_eq!((tally("a2").suspicions(now), tally("b").suspicions(now)), (1, 0));
 }

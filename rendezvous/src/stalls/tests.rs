@@ -220,4 +220,8 @@ fn requests_of_looks_are_spaced() {
     job.pass(10, false);
     job.answer_both(2, LookPart::Second, |_, _| {});
     assert_eq!(job.look(), None);
+    // The numbers go on in the next round, so that a late answer is recognized.
+    job.stalls.end_round(&job.t.job, &mut job.t.out);
+    job.request_look();
+    assert_eq!(job.look(), Some((3, LookPart::First)));
 }
