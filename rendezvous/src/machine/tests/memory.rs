@@ -12,6 +12,7 @@ use crate::{
     ids::GroupRank,
     memory::fixture::{checkpoint, dcp, part},
     message::{CheckpointId, FromNode, MemoryReport, NodeState, Part, PartPlace, WorkerFailure},
+    phase::Phase,
     snapshot::MemoryStatus,
 };
 
@@ -268,6 +269,8 @@ fn notice_ends_with_a_checkpoint_in_memory() {
     assert!(t.machine.snapshot(t.now).saving.is_some(), "other nodes may get their signal");
     let did = t.live(&["a", "b", "x"], 4 * SECOND);
     assert!(did.contains(&Did::Restart("a", 1)), "{did:?}");
+    let Phase::Regathering(regathering) = &t.machine.job.phase else { panic!("the round ends") };
+    assert_eq!(regathering.memory_step, Some(20), "the members learn it");
     let training = &t.job_state.training;
     assert_eq!((training.saved_step, training.complete_step), (None, None), "it is on no disk");
     let over =
