@@ -89,7 +89,7 @@ impl TestJob {
             group,
             reason: RestartReason::NodesWaiting { waiting: 1 },
             since: self.job.clock,
-            loss: None,
+            last_loss: self.job.clock,
             verdict: None,
             memory_step: None,
         });

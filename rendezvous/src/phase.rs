@@ -89,12 +89,10 @@ pub(crate) struct Running {
     pub(crate) waiting_since: Option<Instant>,
 }
 
-/// The end of a round. `reason.into()` is an end after which the next round waits for no spare, and no failure is judged.
+/// The end of a round. `reason.into()` is an end after which no failure is judged.
 #[derive(Debug)]
 pub(crate) struct RoundEnd {
     pub(crate) reason: RestartReason,
-    /// The time from which the next round waits for another node, because a member was lost or must be replaced.
-    pub(crate) loss: Option<Instant>,
     /// The failure to judge.
     pub(crate) verdict: Option<PendingVerdict>,
     /// The step in memory that was enough to end the phase of a notice.
@@ -103,7 +101,7 @@ pub(crate) struct RoundEnd {
 
 impl From<RestartReason> for RoundEnd {
     fn from(reason: RestartReason) -> Self {
-        Self { reason, loss: None, verdict: None, memory_step: None }
+        Self { reason, verdict: None, memory_step: None }
     }
 }
 
@@ -116,8 +114,8 @@ pub(crate) struct Regathering {
     pub(crate) reason: RestartReason,
     /// The time of its end.
     pub(crate) since: Instant,
-    /// The time at which a member was last lost or quarantined.
-    pub(crate) loss: Option<Instant>,
+    /// The time at which a member was last lost or quarantined, or that of the end. From then on, it waits for another node.
+    pub(crate) last_loss: Instant,
     /// The failure that has not been judged yet.
     pub(crate) verdict: Option<PendingVerdict>,
     /// The step in memory that was enough to end the phase of a notice, and the round with it.

@@ -259,7 +259,7 @@ impl Rendezvous {
         let FailedRound { round, node: id, happened, started, .. } = failed;
         info!(%round, node = %id, "failure not charged: the machine is unhealthy");
         if let Some(regathering) = self.job.phase.regathering_mut() {
-            (regathering.reason, regathering.loss) = (reason, Some(now));
+            (regathering.reason, regathering.last_loss) = (reason, now);
         }
         self.out.record_free_failure(&self.job, FreeReason::BadMachine);
         // A machine that is healthy again after each failure costs free rounds.
@@ -405,7 +405,7 @@ impl Rendezvous {
             node.tally.quarantine(now);
         }
         if let Some(regathering) = self.job.phase.regathering_mut() {
-            regathering.loss = Some(now);
+            regathering.last_loss = now;
         }
         let cause = self.out.failures.get(id).copied();
         self.out.event_of(&self.job, cause, id, EventKind::NodeQuarantined);

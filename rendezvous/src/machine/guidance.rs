@@ -103,17 +103,15 @@ impl Rendezvous {
         let over = self.notices.end_if_over(&self.job, &self.memory, complete_step, &mut self.out);
         let Some(PhaseOver { kind, hosts, step, memory_step }) = over else { return false };
         self.progress.end_saving(now, step);
-        match kind {
-            NoticeKind::Members => self.end_for_waiting(now, memory_step),
+        let reason = match kind {
+            NoticeKind::Members => self.note_waiting(now),
             NoticeKind::End => {
                 self.close_as_saved();
                 return true;
             }
-            NoticeKind::Save | NoticeKind::Leave => {
-                let reason = RestartReason::Notice { kind, hosts };
-                self.end_round(now, RoundEnd { memory_step, ..reason.into() });
-            }
-        }
+            NoticeKind::Save | NoticeKind::Leave => RestartReason::Notice { kind, hosts },
+        };
+        self.end_round(now, RoundEnd { memory_step, ..reason.into() });
         self.out.remember();
         true
     }

@@ -27,7 +27,7 @@ use crate::{
         Assignment, JobResult, KnownRound, NodeReport, NodeState, Registration, RestartReason,
         WaitReason,
     },
-    phase::{Gathering, Phase, Recovering, RecoveryStage, RoundEnd},
+    phase::{Gathering, Phase, Recovering, RecoveryStage},
     roster::RosterNode,
     settings::{JobState, Leases, SharedSettings},
     snapshot::PhaseName,
@@ -465,10 +465,13 @@ impl Rendezvous {
             self.close(JobResult::Succeeded, Failures::default());
             return;
         }
-        let loss = (members.len() < size as usize).then_some(since);
+        let is_incomplete = members.len() < size as usize;
         let group = Group::recovered(round, size, members);
         let reason = self.why_last_round_ended();
-        self.regather(now, group, RoundEnd { loss, ..reason.into() });
+        self.regather(now, group, reason.into());
+        if is_incomplete && let Some(regathering) = self.job.phase.regathering_mut() {
+            regathering.last_loss = since;
+        }
     }
 
     /// Returns true if the last round had succeeded on all members before its coordinator announced it. Members

@@ -25,7 +25,7 @@ impl Regathering {
 
     /// Returns the time from which the group may shrink.
     pub(super) fn shrinks_at(&self, shared: SharedSettings) -> Instant {
-        after(self.last_loss(), shared.timeouts.shrink)
+        after(self.last_loss, shared.timeouts.shrink)
     }
 
     /// Returns the time at which members that are not back are evicted.
@@ -36,10 +36,6 @@ impl Regathering {
         let timeouts = shared.timeouts;
         let silent = timeouts.stop_grace.saturating_add(leases.coordinator);
         after(self.since, timeouts.rejoin().max(silent))
-    }
-
-    pub(super) fn last_loss(&self) -> Instant {
-        self.loss.unwrap_or(self.since)
     }
 }
 
@@ -53,7 +49,7 @@ impl Rendezvous {
         };
         if node.report.round > group.round {
             group.set_state(id, MemberState::Lost(EvictReason::Silent));
-            regathering.loss = Some(self.job.clock);
+            regathering.last_loss = self.job.clock;
             self.out.record_eviction(&self.job, id, EvictReason::Silent);
             self.drop_verdict(id);
             return;
@@ -107,7 +103,7 @@ impl Rendezvous {
             group.set_state(id, MemberState::Left);
         } else {
             group.set_state(id, MemberState::Lost(how));
-            regathering.loss = Some(now);
+            regathering.last_loss = now;
         }
         self.drop_verdict(id);
     }
@@ -154,7 +150,7 @@ impl Rendezvous {
         if ready >= regathering.wanted(shared) {
             return self.complete(now, shared);
         }
-        let since = regathering.last_loss();
+        let since = regathering.last_loss;
         let may_shrink = regathering.shrinks_at(shared) <= now;
         if !self.reaches_min(shared) {
             return self.give_up_after(now, since, shared);
@@ -185,7 +181,7 @@ impl Rendezvous {
         Some(if self.reaches_min(shared) {
             regathering.shrinks_at(shared)
         } else {
-            after(regathering.last_loss(), shared.timeouts.join)
+            after(regathering.last_loss, shared.timeouts.join)
         })
     }
 
@@ -205,7 +201,7 @@ impl Rendezvous {
             return;
         }
         let overdue: Vec<NodeId> = regathering.group.pending().iter().cloned().collect();
-        regathering.loss = Some(now);
+        regathering.last_loss = now;
         let round = regathering.group.round;
         for id in &overdue {
             warn!(node = %id, "member was not ready for the next round in time");

@@ -29,7 +29,7 @@ impl Rendezvous {
             return;
         }
         if let Some(reason) = self.health.why_end(&self.job, id, self.notices.is_saving()) {
-            self.end_round(now, RoundEnd { loss: Some(now), ..reason.into() });
+            self.end_round(now, reason);
             return;
         }
         let Some(Running { group, .. }) = self.job.phase.running_mut() else { return };
@@ -44,7 +44,7 @@ impl Rendezvous {
             group.set_state(id, MemberState::Lost(EvictReason::Silent));
             self.out.record_eviction(&self.job, id, EvictReason::Silent);
             let reason = RestartReason::NodeLost { host_name, how: EvictReason::Silent };
-            self.end_round(now, RoundEnd { loss: Some(now), ..reason.into() });
+            self.end_round(now, reason);
             return;
         }
         if let NodeState::Leaving { reaped } = state {
@@ -124,7 +124,7 @@ impl Rendezvous {
             self.end_round(now, RestartReason::NodeLeft { host_name });
         } else {
             let reason = RestartReason::NodeLost { host_name, how };
-            self.end_round(now, RoundEnd { loss: Some(now), ..reason.into() });
+            self.end_round(now, reason);
         }
     }
 
@@ -155,19 +155,18 @@ impl Rendezvous {
             self.notices.give_for_members(&self.job, shared, &mut self.out);
             return true;
         }
-        self.end_for_waiting(now, None);
+        let reason = self.note_waiting(now);
+        self.end_round(now, reason);
         true
     }
 
-    /// Ends the round so that waiting nodes can join, and notes it: the next round is not ended for this reason at once. `memory_step` is the
-    /// step in memory that all ranks have saved before.
-    pub(super) fn end_for_waiting(&mut self, now: Instant, memory_step: Option<u64>) {
+    /// Notes that the round ends so that waiting nodes can join: the next round is not ended for this reason at once.
+    pub(super) fn note_waiting(&mut self, now: Instant) -> RestartReason {
         if let Some(shared) = self.job.settings.shared {
             self.spacing.note(now, shared.timeouts.join_settle);
         }
         let waiting = u32::try_from(self.job.roster.ready().len()).unwrap_or(u32::MAX);
-        let reason = RestartReason::NodesWaiting { waiting };
-        self.end_round(now, RoundEnd { memory_step, ..reason.into() });
+        RestartReason::NodesWaiting { waiting }
     }
 
     pub(super) fn running_deadline(
@@ -246,9 +245,9 @@ impl Rendezvous {
                 group.set_state(id, state);
             }
         }
-        let RoundEnd { reason, loss, verdict, memory_step } = end;
-        let since = now;
-        let regathering = Regathering { group, reason, since, loss, verdict, memory_step };
+        let RoundEnd { reason, verdict, memory_step } = end;
+        let (since, last_loss) = (now, now);
+        let regathering = Regathering { group, reason, since, last_loss, verdict, memory_step };
         self.enter(Phase::Regathering(regathering));
         for id in &held {
             self.index_readiness(id);

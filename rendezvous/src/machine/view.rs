@@ -300,7 +300,7 @@ impl Rendezvous {
             let to = count(shared.nodes.fit(ready));
             return Incomplete::Shrinking { from: regathering.group.size, to, left };
         }
-        let left = left(now, regathering.last_loss(), shared.timeouts.join);
+        let left = left(now, regathering.last_loss, shared.timeouts.join);
         let (min, kept_out) = (shared.nodes.min(), self.kept_out());
         let lost = self.lost();
         Incomplete::TooFewNodes { ready: count(ready), min, kept_out, left: Some(left), lost }
