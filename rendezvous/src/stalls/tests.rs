@@ -218,6 +218,8 @@ fn requests_of_looks_are_spaced() {
     job.answer_both(2, LookPart::First, |_, _| {});
     assert_eq!(job.shown().map(|(number, ..)| number), Some(2));
     job.pass(10, false);
+    let look = job.stalls.shown_look(job.t.job.clock).expect("a look");
+    assert_eq!(look.age_ms, 10_000);
     job.answer_both(2, LookPart::Second, |_, _| {});
     assert_eq!(job.look(), None);
     // The numbers go on in the next round, so that a late answer is recognized.

@@ -177,6 +177,24 @@ fn cycles_are_named() {
     assert_eq!(explain(vec![digest(groups, Vec::new())], &own), (text.to_owned(), None));
 }
 
+/// A long cycle is not named whole.
+#[test]
+fn long_cycles_are_shortened() {
+    let own = own(&[("n0", 6)]);
+    let text_of = |ranks: u32| {
+        let group = |rank: u32| {
+            let next = (rank + 1) % ranks;
+            let lists =
+                vec![launched("all_reduce", 5, &[rank]), finished("all_reduce", 4, &[next])];
+            records(&format!("g{rank}"), 2, lists)
+        };
+        explain(vec![digest((0..ranks).map(group).collect(), Vec::new())], &own).0
+    };
+    assert!(!text_of(4).contains("in a chain of"));
+    let text = text_of(6);
+    assert!(text.contains(", which waits in a chain of 2 more for rank 0"), "{text}");
+}
+
 /// If all ranks have launched the same collective, the network or a GPU is stuck. All nodes show their facts.
 #[test]
 fn equal_ranks_are_not_blamed() {
