@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize, Serializer};
+use strum::{IntoStaticStr, VariantArray};
 
 use crate::{
     account::{TimeState, TimeTotals},
@@ -70,8 +71,9 @@ pub struct EventNode {
 
 /// A kind of event, with its details. The names are part of the JSON of events, so they never
 /// change.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, IntoStaticStr)]
 #[serde(rename_all = "snake_case", tag = "kind", content = "data")]
+#[strum(serialize_all = "snake_case")]
 pub enum EventKind {
     /// A coordinator has started. It knows the round and the charges from its state file.
     CoordinatorStarted {
@@ -343,65 +345,12 @@ pub enum EventKind {
     },
 }
 
-impl EventKind {
-    /// Returns the name of the kind.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::CoordinatorStarted { .. } => "coordinator_started",
-            Self::CoordinatorTookOver { .. } => "coordinator_took_over",
-            Self::RunAdopted => "run_adopted",
-            Self::StateLearned { .. } => "state_learned",
-            Self::Recovering => "recovering",
-            Self::RunBegan { .. } => "run_began",
-            Self::CoordinatorLeaving => "coordinator_leaving",
-            Self::CoordinatorEnded { .. } => "coordinator_ended",
-            Self::Gathering => "gathering",
-            Self::Recovered { .. } => "recovered",
-            Self::RoundAdmitted { .. } => "round_admitted",
-            Self::WorkersStarted => "workers_started",
-            Self::FirstProgress { .. } => "first_progress",
-            Self::RoundEnded { .. } => "round_ended",
-            Self::RoundStopped => "round_stopped",
-            Self::RoundStillStopping => "round_still_stopping",
-            Self::StallBegan { .. } => "stall_began",
-            Self::StallExplained { .. } => "stall_explained",
-            Self::StallEnded { .. } => "stall_ended",
-            Self::MemoryRestored { .. } => "memory_restored",
-            Self::MemoryFetched { .. } => "memory_fetched",
-            Self::MemoryStruck { .. } => "memory_struck",
-            Self::MemoryOff { .. } => "memory_off",
-            Self::RestartCost(_) => "restart_cost",
-            Self::WorkerFailed { .. } => "worker_failed",
-            Self::FailureCharged { .. } => "failure_charged",
-            Self::FailureNotCharged { .. } => "failure_not_charged",
-            Self::NoticeGiven { .. } => "notice_given",
-            Self::NoticeOver { .. } => "notice_over",
-            Self::SaveFailed { .. } => "save_failed",
-            Self::NodeLost { .. } => "node_lost",
-            Self::NodeLeaseExpired => "node_lease_expired",
-            Self::NodeLeft => "node_left",
-            Self::NodeQuarantined => "node_quarantined",
-            Self::NodeReplaced { .. } => "node_replaced",
-            Self::NodeReleased { .. } => "node_released",
-            Self::NodeUnhealthy { .. } => "node_unhealthy",
-            Self::NodeHealthy => "node_healthy",
-            Self::NodeExcluded { .. } => "node_excluded",
-            Self::NodeRefused { .. } => "node_refused",
-            Self::StoreClientsRefused { .. } => "store_clients_refused",
-            Self::VotersChanged { .. } => "voters_changed",
-            Self::VoterSilent { .. } => "voter_silent",
-            Self::VoterBack { .. } => "voter_back",
-            Self::JobClosed { .. } => "job_closed",
-        }
-    }
-}
-
 fn kind_of_reason<S: Serializer>(reason: &RestartReason, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(reason.kind())
+    to.serialize_str(reason.name())
 }
 
 fn kind_of_result<S: Serializer>(result: &JobResult, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(result.kind())
+    to.serialize_str(result.name())
 }
 
 /// The number of nodes that [`EventKind::MemoryFetched`] names. More do not help a reader.
@@ -448,8 +397,21 @@ pub enum FreeReason {
 }
 
 /// The cause of a restart, by which restarts are summed.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Deserialize,
+    Eq,
+    Ord,
+    PartialEq,
+    PartialOrd,
+    Serialize,
+    IntoStaticStr,
+    VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum RestartCause {
     /// The first start of the job, which is not a restart.
     FirstStart,
@@ -477,36 +439,7 @@ pub enum RestartCause {
 
 impl RestartCause {
     /// All causes.
-    pub const ALL: [Self; 11] = [
-        Self::FirstStart,
-        Self::WorkerFailed,
-        Self::NodeLost,
-        Self::NodeLeft,
-        Self::NodesWaiting,
-        Self::CoordinatorLost,
-        Self::CoordinatorRestarted,
-        Self::HostLeft,
-        Self::Notice,
-        Self::BadMachine,
-        Self::MemoryUnusable,
-    ];
-
-    /// Returns the name of the cause, for programs.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::FirstStart => "first_start",
-            Self::WorkerFailed => "worker_failed",
-            Self::NodeLost => "node_lost",
-            Self::NodeLeft => "node_left",
-            Self::NodesWaiting => "nodes_waiting",
-            Self::CoordinatorLost => "coordinator_lost",
-            Self::CoordinatorRestarted => "coordinator_restarted",
-            Self::HostLeft => "host_left",
-            Self::Notice => "notice",
-            Self::BadMachine => "bad_machine",
-            Self::MemoryUnusable => "memory_unusable",
-        }
-    }
+    pub const ALL: [Self; 11] = *Self::VARIANTS.as_array().expect("all variants");
 }
 
 impl From<&RestartReason> for RestartCause {

@@ -5,7 +5,8 @@ use std::{fmt, time::Duration};
 use crate::snapshot::Explanation;
 
 /// The reason why the next round is not complete yet.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Incomplete {
     /// The coordinator's host is leaving, and no round follows on this coordinator.
     HostLeaving,
@@ -93,25 +94,6 @@ pub enum Incomplete {
     },
 }
 
-impl Incomplete {
-    /// Returns a stable name of the reason, for programs.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::HostLeaving => "host_leaving",
-            Self::LastCall { .. } => "last_call",
-            Self::Listening { .. } => "listening",
-            Self::OtherJob { .. } => "other_job",
-            Self::Recovering { .. } => "recovering",
-            Self::RecoveringMinority { .. } => "recovering_minority",
-            Self::Settling { .. } => "settling",
-            Self::Shrinking { .. } => "shrinking",
-            Self::Stopping { .. } => "stopping",
-            Self::TooFewNodes { .. } => "too_few_nodes",
-            Self::Verdict { .. } => "verdict",
-        }
-    }
-}
-
 impl fmt::Display for Incomplete {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -174,7 +156,7 @@ impl fmt::Display for Incomplete {
 
 impl From<&Incomplete> for Explanation {
     fn from(incomplete: &Incomplete) -> Self {
-        Self { kind: incomplete.kind().to_owned(), text: incomplete.to_string() }
+        Self { kind: incomplete.name().to_owned(), text: incomplete.to_string() }
     }
 }
 

@@ -47,6 +47,7 @@ mod machine;
 pub mod member_reports;
 mod memory;
 pub mod message;
+mod names;
 mod notices;
 mod phase;
 mod progress;

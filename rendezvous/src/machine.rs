@@ -146,9 +146,9 @@ impl Rendezvous {
             return;
         }
         if let Some(reason) = self.why_refused(&registration) {
-            info!(node = %peer.node, reason = reason.kind(), "node refused");
+            info!(node = %peer.node, reason = reason.name(), "node refused");
             let host_name = &registration.node.host_name;
-            self.out.record_refusal(&self.job, &peer.node, host_name, reason.kind());
+            self.out.record_refusal(&self.job, &peer.node, host_name, reason.name());
             self.out.send(peer, ToNode::Refuse(reason));
             return;
         }

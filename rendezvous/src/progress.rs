@@ -197,11 +197,9 @@ impl TrainingProgress {
         }
     }
 
-    /// Notes that at least as many charged failures are forgiven. Returns true if this was not known.
-    pub(crate) fn learn_forgiven(&mut self, forgiven: u32) -> bool {
-        let known = self.training.restarts_forgiven;
-        self.training.restarts_forgiven = forgiven.max(known);
-        known < forgiven
+    /// Notes that at least as many charged failures are forgiven.
+    pub(crate) fn learn_forgiven(&mut self, forgiven: u32) {
+        self.training.restarts_forgiven = self.training.restarts_forgiven.max(forgiven);
     }
 
     /// Forgives all charged failures, if the job has saved a later step since the last of them.

@@ -204,22 +204,14 @@ impl SharedSettings {
 }
 
 /// The access rule of the workers' store: `--store-access`.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, strum::Display)]
+#[strum(serialize_all = "snake_case")]
 pub enum StoreAccess {
     /// Addresses of the round's members, and on the store's own host the agent's user.
     #[default]
     Members,
     /// All connections.
     Any,
-}
-
-impl fmt::Display for StoreAccess {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Members => "members",
-            Self::Any => "any",
-        })
-    }
 }
 
 /// The leases and the keep-alive interval.
@@ -289,6 +281,21 @@ mod tests {
         assert_eq!(scaled.coordinator, Duration::from_millis(27_500));
         assert!((scaled.factor() - 55.0 / 6.0).abs() < 1e-9);
         assert!((given.factor() - 1.0).abs() < 1e-9);
+    }
+
+    /// One number means that the number of nodes is fixed.
+    #[test]
+    fn ranges_are_read() {
+        for (text, shown) in [("3", "3"), ("2:8", "2:8"), ("2:8:2", "2:8:2"), ("1:1", "1")] {
+            assert_eq!(text.parse::<NodeRange>().unwrap().to_string(), shown);
+        }
+        for text in ["", "2:", "a:b", "1:2:3:4", "3:2", "0", "1:8:16"] {
+            text.parse::<NodeRange>().unwrap_err();
+        }
+        assert_eq!(
+            [StoreAccess::Members, StoreAccess::Any].map(|it| it.to_string()),
+            ["members", "any"]
+        );
     }
 
     /// Spares are a tenth of the most nodes, and at least as many as the default leases allow.

@@ -5,6 +5,7 @@ mod shared;
 use std::{fmt, net::IpAddr, time::Duration};
 
 use serde::{Deserialize, Deserializer, Serialize, de::IgnoredAny};
+use strum::{IntoStaticStr, VariantArray};
 
 pub(crate) use self::shared::SharedNode;
 pub use self::shared::{JobCounts, NodeCounts, SharedSnapshot};
@@ -559,8 +560,9 @@ impl<T> MaybeKnown<T> {
 }
 
 /// The phase of a job.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum PhaseName {
     /// A restarted coordinator waits for the members of the last round.
     Recovering,
@@ -578,17 +580,6 @@ impl PhaseName {
     /// All phases.
     pub const ALL: [Self; 5] =
         [Self::Recovering, Self::Gathering, Self::Running, Self::Stopping, Self::Closed];
-
-    /// Returns the name of the phase, for programs and for people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Recovering => "recovering",
-            Self::Gathering => "gathering",
-            Self::Running => "running",
-            Self::Stopping => "stopping",
-            Self::Closed => "closed",
-        }
-    }
 }
 
 /// One node.
@@ -647,8 +638,11 @@ impl NodeSnapshot {
 }
 
 /// The state of a node, as the coordinator sees it.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(
+    Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, IntoStaticStr, VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum NodeStateName {
     /// The node is registered and prepares for a round.
     Preparing,
@@ -680,40 +674,7 @@ pub enum NodeStateName {
 
 impl NodeStateName {
     /// All states.
-    pub const ALL: [Self; 13] = [
-        Self::Preparing,
-        Self::Joined,
-        Self::Running,
-        Self::Stopping,
-        Self::Failed,
-        Self::Succeeded,
-        Self::Leaving,
-        Self::Waiting,
-        Self::Spare,
-        Self::Quarantined,
-        Self::Unhealthy,
-        Self::Excluded,
-        Self::Lost,
-    ];
-
-    /// Returns the name of the state, for programs and for people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Preparing => "preparing",
-            Self::Joined => "joined",
-            Self::Running => "running",
-            Self::Stopping => "stopping",
-            Self::Failed => "failed",
-            Self::Succeeded => "succeeded",
-            Self::Leaving => "leaving",
-            Self::Waiting => "waiting",
-            Self::Spare => "spare",
-            Self::Quarantined => "quarantined",
-            Self::Unhealthy => "unhealthy",
-            Self::Excluded => "excluded",
-            Self::Lost => "lost",
-        }
-    }
+    pub const ALL: [Self; 13] = *Self::VARIANTS.as_array().expect("all variants");
 
     /// Returns true if the node is here, but gets no place for a reason of its own.
     pub fn is_kept_out(self) -> bool {

@@ -126,6 +126,7 @@ mod tests {
             (Five, 16, &[0, 3, 7, 11, 15]),
         ] {
             assert_eq!(count.choose(hosts), expected, "{count} of {hosts}");
+            assert_eq!(count.is_several(), count.to_string() != "1");
         }
     }
 

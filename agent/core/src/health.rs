@@ -21,7 +21,8 @@ use ragent_rendezvous::{
 use crate::limits;
 
 /// The occasion of a check.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Occasion {
     /// The agent has started.
     Start,
@@ -29,17 +30,6 @@ pub enum Occasion {
     Failure,
     /// No workers run.
     Idle,
-}
-
-impl Occasion {
-    /// Returns the value of `RAGENT_HEALTH_WHEN`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Start => "start",
-            Self::Failure => "failure",
-            Self::Idle => "idle",
-        }
-    }
 }
 
 /// The result of the user's program.

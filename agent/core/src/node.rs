@@ -180,9 +180,6 @@ impl Node {
             return;
         }
         match message {
-            ToNode::Welcome(welcome) => {
-                self.handle_welcome(now, stream, &welcome);
-            }
             ToNode::Refuse(reason) => self.agent.handle_refused(reason),
             ToNode::Echo { sequence, reason, lease_left, memory_whole } => {
                 self.link.handle_echo(now, sequence, lease_left);
@@ -191,6 +188,8 @@ impl Node {
                     self.agent.handle_memory_whole(now, memory_whole);
                 }
             }
+            // A welcome comes with its proof, through `handle_welcome`.
+            ToNode::Welcome(_) => {}
             ToNode::Voters(voters) if voters.is_empty() => {}
             // The driver dials them.
             ToNode::Voters(_) => self.link.handle_alternatives(),

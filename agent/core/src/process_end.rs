@@ -74,9 +74,10 @@ mod tests {
     #[test]
     fn exit_codes_follow_torchrun() {
         assert_eq!(exit_code(&WorkerEnd::Exited(3)), 3);
-        assert_eq!(exit_code(&WorkerEnd::Signaled(11)), -11);
+        assert_eq!(exit_code(&ProcessEnd::Signaled(11).into()), -11);
         assert_eq!(exit_code(&WorkerEnd::NotStarted("no such file".to_owned())), 127);
         assert_eq!(exit_code(&WorkerEnd::Hung(Duration::ZERO)), -9);
         assert_eq!(exit_code(&WorkerEnd::KeeperLost), -9);
+        assert_eq!(exit_code(&WorkerEnd::StandbyUnfit("".into())), -15);
     }
 }

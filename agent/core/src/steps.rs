@@ -30,9 +30,7 @@ impl Step {
         let total = total.filter(|total| *total <= STEP_MAX);
         (step <= STEP_MAX).then_some(Self { step, total })
     }
-}
 
-impl Step {
     /// Returns the number of the step.
     pub fn number(self) -> u64 {
         self.step
@@ -203,6 +201,7 @@ mod tests {
         assert_eq!((steps.lowest, steps.highest, steps.total), (5, 7, Some(9)));
         let progress = steps.progress(now + 3 * SECOND);
         assert_eq!((progress.lowest, progress.highest, progress.age), (5, 7, 2 * SECOND));
+        assert_eq!(step(7).number(), 7);
         assert_eq!(watch.take_changed(), None, "nothing has changed");
     }
 

@@ -220,7 +220,7 @@ impl Rendezvous {
             let (used, most) = (registration.restarts_used, registration.settings.max_restarts);
             self.job.state.restarts_used = self.job.state.restarts_used.max(used);
             // More were possible only because progress had forgiven some. How many is not known.
-            has_news |= self.progress.learn_forgiven(used.saturating_sub(most));
+            self.progress.learn_forgiven(used.saturating_sub(most));
         }
         if has_news || self.job.state != before {
             let (nodes, restarts_used) = (self.job.state.round_size, self.job.state.restarts_used);

@@ -25,7 +25,7 @@ use crate::{
 impl Rendezvous {
     /// Closes the job. Every node receives the outcome.
     pub(super) fn close(&mut self, result: JobResult, failures: Failures) {
-        info!(round = %self.job.state.round, nodes = self.job.roster.len(), result = result.kind(), "job closed");
+        info!(round = %self.job.state.round, nodes = self.job.roster.len(), result = result.name(), "job closed");
         let outcome = Outcome {
             result,
             first_failure: failures.first,
@@ -67,7 +67,7 @@ impl Rendezvous {
     pub(super) fn stay_closed(&mut self, now: Instant) -> bool {
         let Some(Grant { former: Some(_), .. }) = &self.job.grant else { return false };
         let Some(outcome) = self.job.state.closed.clone() else { return false };
-        info!(result = outcome.result.kind(), "the job was already closed; waiting for its nodes");
+        info!(result = outcome.result.name(), "the job was already closed; waiting for its nodes");
         let stays_until = after(after(now, self.leases().coordinator), TAKEOVER_COURTESY);
         self.enter_closed(outcome, None, stays_until);
         true
@@ -81,7 +81,7 @@ impl Rendezvous {
         else {
             return;
         };
-        info!(result = outcome.result.kind(), "the job was already closed");
+        info!(result = outcome.result.name(), "the job was already closed");
         let stays_until = recovering.goes_on_at(
             self.leases(),
             self.job.grant.as_ref(),

@@ -23,15 +23,14 @@ impl Rendezvous {
     pub(super) fn on_lost(&mut self, now: Instant, id: &NodeId, how: EvictReason) {
         self.count_loss(now, id);
         let Some(node) = self.job.roster.remove_lost(now, id) else { return };
-        info!(node = %id, host = %node.description.host_name, reason = how.kind(), "node lost");
+        info!(node = %id, host = %node.description.host_name, reason = how.name(), "node lost");
         self.out.record_loss(&self.job, &node, how);
         self.forget_memory(&node);
         self.health.forget(id);
         let (departure, since) = match how {
             _ if node.is_leaving() => (Departure::Left, node.last_seen),
             EvictReason::DeathNotice => (Departure::AgentEnded, now),
-            EvictReason::Silent => (Departure::Silent, node.last_seen),
-            EvictReason::NotBack | EvictReason::Quarantined => (Departure::NotReady, now),
+            _ => (Departure::Silent, node.last_seen),
         };
         self.departures.add(&node, departure, since);
         // A death notice may be wrong, by mistake or malice, so an agent that is alive must stop

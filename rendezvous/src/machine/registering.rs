@@ -243,7 +243,7 @@ impl Rendezvous {
         let registration = Registration { report, ..registration };
         match self.why_refused(&registration) {
             Some(reason) => {
-                info!(node = %from.node, reason = reason.kind(), "node refused");
+                info!(node = %from.node, reason = reason.name(), "node refused");
                 self.out.send(from.clone(), ToNode::Refuse(reason));
             }
             None => self.register(now, registration),

@@ -23,7 +23,7 @@ impl Rendezvous {
         if let Some(unusable) = self.memory.unusable(&self.job, id) {
             self.memory.note_unusable(&self.job, id, &unusable, &mut self.out);
             let host_name = self.job.host_name(id);
-            info!(node = %id, why = unusable.why.kind(), "the checkpoint in memory cannot be used");
+            info!(node = %id, why = unusable.why.name(), "the checkpoint in memory cannot be used");
             // A failure of its workers is a consequence.
             self.end_round(now, RestartReason::MemoryUnusable { host_name, unusable });
             return;
@@ -218,7 +218,7 @@ impl Rendezvous {
         self.end_features();
         self.forgive_charges(now);
         let Some(group) = self.job.phase.take_group() else { return };
-        let reason = end.reason.kind();
+        let reason = end.reason.name();
         info!(round = %group.round, nodes = group.size, reason, "round ended");
         self.job.shown = (PhaseName::Stopping, now);
         self.progress.end_round(&self.job, group.round, &end.reason, &mut self.out);

@@ -25,5 +25,6 @@ mod recovery;
 mod replacing;
 mod scripts;
 mod setting_aside;
+mod snapshot;
 mod stalling;
 mod units;

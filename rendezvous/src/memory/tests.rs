@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     fixture::SECOND,
-    memory::fixture::{MemoryJob, checkpoint, dcp, part},
+    memory::fixture::{MemoryJob, checkpoint, dcp, part, replicated},
     message::{HealthClass, NodeNotice, NodeState, Part, Unhealthy},
     snapshot::{MemoryBytes, MemoryStatus},
 };
@@ -157,7 +157,9 @@ fn checkpoint_in_memory_is_enough_for_the_next_round() {
     let enough = |min: u32, spare: bool, kind: fn(Part) -> Part, has_address: bool| {
         let mut job = MemoryJob::running(min, 3, &["a", "b", "c"], |_| {});
         if !has_address {
-            job.follow("a", MemoryReport::default());
+            for name in ["a", "b", "c"] {
+                job.follow(name, MemoryReport::default());
+            }
             job.begin_round(&["a", "b", "c"]);
         }
         if spare {
@@ -173,8 +175,10 @@ fn checkpoint_in_memory_is_enough_for_the_next_round() {
         let found = |job: &MemoryJob| {
             job.memory.enough_for_notice(&job.t.job, since, [&leaver].into_iter())
         };
-        assert_eq!(found(&job), None, "only the leaver has its part");
-        job.hold("a", &[part(0, OWN), part(2, COPY)]);
+        if !part(0, OWN).is_replicated {
+            assert_eq!(found(&job), None, "only the leaver has its part");
+            job.hold("a", &[part(0, OWN), part(2, COPY)]);
+        }
         found(&job)
     };
     assert_eq!(enough(2, true, |part| part, true), Some(20));
@@ -182,6 +186,8 @@ fn checkpoint_in_memory_is_enough_for_the_next_round() {
     assert_eq!(enough(2, false, dcp, true), Some(20));
     assert_eq!(enough(2, false, dcp, false), None, "the others do not reach all parts");
     assert_eq!(enough(3, false, dcp, true), None, "there are too few nodes");
+    assert_eq!(enough(2, false, replicated, false), Some(20), "each has it");
+    assert_eq!(enough(2, true, replicated, false), None, "a spare cannot fetch it");
 }
 
 /// A checkpoint with which two charged rounds have failed is not used again. A newer one that becomes whole in between begins with no

@@ -126,7 +126,8 @@ pub enum WaitReason {
 }
 
 /// The reason why a round ended before its workers were done.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum RestartReason {
     /// The elected coordinator was lost, and another process was elected.
     CoordinatorLost {
@@ -190,27 +191,10 @@ pub enum RestartReason {
     },
 }
 
-impl RestartReason {
-    /// Returns a stable name of the reason, for programs.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::CoordinatorLost { .. } => "coordinator_lost",
-            Self::CoordinatorRestarted => "coordinator_restarted",
-            Self::HostLeft => "host_left",
-            Self::NodesWaiting { .. } => "nodes_waiting",
-            Self::NodeLeft { .. } => "node_left",
-            Self::NodeLost { .. } => "node_lost",
-            Self::Notice { .. } => "notice",
-            Self::BadMachine { .. } => "bad_machine",
-            Self::MemoryUnusable { .. } => "memory_unusable",
-            Self::WorkerFailed { .. } => "worker_failed",
-        }
-    }
-}
-
 /// The reason why a node is no longer a member.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum EvictReason {
     /// The node's keeper reported that the agent is gone and all its processes are reaped.
     DeathNotice,
@@ -220,16 +204,4 @@ pub enum EvictReason {
     NotBack,
     /// The node failed or was lost too often shortly after a start.
     Quarantined,
-}
-
-impl EvictReason {
-    /// Returns a stable name of the reason, for programs.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::DeathNotice => "death_notice",
-            Self::Silent => "silent",
-            Self::NotBack => "not_back",
-            Self::Quarantined => "quarantined",
-        }
-    }
 }

@@ -11,8 +11,11 @@ pub const HARDWARE_FACTS_MAX: usize = 4;
 pub const HEALTH_KIND_MAX: usize = 64;
 
 /// The need of an unhealthy machine. A later value is worse.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(
+    Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize, strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum HealthClass {
     /// A reset of a GPU.
     Reset,
@@ -20,17 +23,6 @@ pub enum HealthClass {
     Replace,
     /// A GPU is gone, or the user's own check has failed: workers cannot run.
     Gone,
-}
-
-impl HealthClass {
-    /// Returns the name of the class, for programs and for people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Reset => "reset",
-            Self::Replace => "replace",
-            Self::Gone => "gone",
-        }
-    }
 }
 
 /// The reason why a node should get no place. The node's own next check ends it.

@@ -158,7 +158,8 @@ pub struct MemoryUnusable {
 }
 
 /// The reason why a node cannot use a checkpoint.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum UnusableReason {
     /// The checksum of the part is wrong at each of its holders.
     Sum,
@@ -169,15 +170,4 @@ pub enum UnusableReason {
         /// The addresses of those that did not answer, at most [`SOURCES_MAX`].
         sources: Vec<String>,
     },
-}
-
-impl UnusableReason {
-    /// Returns a stable name of the reason, for programs.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Sum => "sum",
-            Self::Script => "script",
-            Self::SourceGone { .. } => "source_gone",
-        }
-    }
 }

@@ -19,8 +19,11 @@ pub const NOTICE_HOSTS_MAX: usize = 8;
 pub const NOTICE_TEXT_MAX: usize = 200;
 
 /// What a notice is about. A later value is stronger.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(
+    Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize, strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum NoticeKind {
     /// A checkpoint is wanted. The round goes on.
     Save,
@@ -30,18 +33,6 @@ pub enum NoticeKind {
     Leave,
     /// The job ends after the checkpoint.
     End,
-}
-
-impl NoticeKind {
-    /// Returns the name of the kind, for programs and for people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Save => "save",
-            Self::Members => "members",
-            Self::Leave => "leave",
-            Self::End => "end",
-        }
-    }
 }
 
 /// A notice that a node has received: the node is about to leave, or the job is about to end.

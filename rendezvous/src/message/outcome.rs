@@ -62,8 +62,9 @@ pub enum Departure {
 }
 
 /// The way in which a job ended.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum JobResult {
     /// All workers exited with 0.
     Succeeded,
@@ -150,24 +151,6 @@ impl JobResult {
             | Self::RecoveryTimeout { .. }
             | Self::OtherJob { .. }
             | Self::AllLeft => false,
-        }
-    }
-
-    /// Returns a stable name of the result, for programs.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Succeeded => "succeeded",
-            Self::Saved { .. } => "saved",
-            Self::NoProgress { .. } => "no_progress",
-            Self::BudgetSpent => "budget_spent",
-            Self::FinalFailure => "final_failure",
-            Self::JoinTimeout { .. } => "join_timeout",
-            Self::RecoveryTimeout { .. } => "recovery_timeout",
-            Self::AllLeft => "all_left",
-            Self::LoopbackMaster { .. } => "loopback_master",
-            Self::AllQuarantined => "all_quarantined",
-            Self::RestartLoop { .. } => "restart_loop",
-            Self::OtherJob { .. } => "other_job",
         }
     }
 }

@@ -4,7 +4,8 @@ use super::Outcome;
 use crate::{ids::RunId, settings::SharedSettings};
 
 /// The reason why a registration is refused.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum RefuseReason {
     /// The job has ended.
     Closed(Outcome),
@@ -58,22 +59,4 @@ pub enum RefuseReason {
         /// The limit.
         limit: u32,
     },
-}
-
-impl RefuseReason {
-    /// Returns a stable name of the reason, for programs.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Closed(_) => "closed",
-            Self::EarlierRun => "earlier_run",
-            Self::LoopbackAddress { .. } => "loopback_address",
-            Self::NodeRankTaken { .. } => "node_rank_taken",
-            Self::NodeRankTooHigh { .. } => "node_rank_too_high",
-            Self::OtherScript { .. } => "other_script",
-            Self::ProtocolVersion { .. } => "protocol_version",
-            Self::RunId { .. } => "run_id",
-            Self::Settings { .. } => "settings",
-            Self::TooManyNodes { .. } => "too_many_nodes",
-        }
-    }
 }

@@ -9,8 +9,11 @@ use serde::{Deserialize, Serialize};
 pub const STEP_MAX: u64 = (1 << 53) - 1;
 
 /// The origin of a training step. The smaller value is more reliable.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(
+    Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize, strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum StepSource {
     /// The script reports it.
     Reported,
@@ -23,15 +26,6 @@ pub enum StepSource {
 impl StepSource {
     /// All sources, the most reliable one first.
     pub const ALL: [Self; 3] = [Self::Reported, Self::Read, Self::Saved];
-
-    /// Returns the name of the source, for programs.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Reported => "reported",
-            Self::Read => "read",
-            Self::Saved => "saved",
-        }
-    }
 }
 
 /// The training steps that the workers of one node have reached in its newest round.

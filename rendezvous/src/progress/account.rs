@@ -15,10 +15,13 @@
 
 use std::time::{Duration, Instant};
 
+use strum::{IntoStaticStr, VariantArray};
+
 use crate::{limits::after, progress::stall_limit};
 
 /// A state of the time account.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum TimeState {
     /// The job waits for nodes, or for its coordinator.
     Waiting,
@@ -43,30 +46,7 @@ const STATES: usize = TimeState::ALL.len();
 
 impl TimeState {
     /// All states.
-    pub const ALL: [Self; 8] = [
-        Self::Waiting,
-        Self::Rendezvous,
-        Self::Starting,
-        Self::Productive,
-        Self::Stalled,
-        Self::Hung,
-        Self::Stopping,
-        Self::Unknown,
-    ];
-
-    /// Returns the name of the state, for programs and for people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::Rendezvous => "rendezvous",
-            Self::Starting => "starting",
-            Self::Productive => "productive",
-            Self::Stalled => "stalled",
-            Self::Hung => "hung",
-            Self::Stopping => "stopping",
-            Self::Unknown => "unknown",
-        }
-    }
+    pub const ALL: [Self; 8] = *Self::VARIANTS.as_array().expect("all variants");
 }
 
 /// The times of all states.

@@ -206,7 +206,7 @@ pub fn sentence(event: &Event) -> String {
         EventKind::VotersChanged { voters } => format!("the voters are {}", voters.join(", ")),
         EventKind::VoterSilent { voter } => format!("the voter {voter} does not answer"),
         EventKind::VoterBack { voter } => format!("the voter {voter} answers again"),
-        EventKind::JobClosed { result } => format!("the job is closed: {}", result.kind()),
+        EventKind::JobClosed { result } => format!("the job is closed: {}", result.name()),
     }
 }
 

@@ -67,7 +67,7 @@ impl OpenStreams {
         let refused = matches!(message, ToNode::Refuse(_));
         if let ToNode::Refuse(reason) = &message {
             let from = stream.from.map(|from| from.ip.to_string()).unwrap_or_default();
-            info!(node = %to.node, %from, reason = reason.kind(), "registration refused");
+            info!(node = %to.node, %from, reason = reason.name(), "registration refused");
         }
         publish(&self.registered_nodes, stream.from, &message);
         if let ToNode::Assignment(Assignment::Admit(_)) = message {

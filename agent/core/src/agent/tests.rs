@@ -466,6 +466,17 @@ fn run_without_a_round_is_left() {
     assert!(t.effects().contains(&refused));
 }
 
+/// Without its coordinator, a node finds the other half of a job that began twice. Its own half ends.
+#[test]
+fn node_ends_for_another_job() {
+    let mut t = Fixture::running();
+    t.agent.handle_other_job("b:1".to_owned(), 7);
+    let result = JobResult::OtherJob { endpoint: "b:1".to_owned(), born_ms: Some(7) };
+    let closed = Ending::Closed(Outcome { result, restarts_used: 0, ..outcome() });
+    let finish = t.effects().pop();
+    assert_eq!(finish, Some(Effect::Local(Action::Finish(closed))));
+}
+
 /// A refusal is final. If the job has ended, nodes that took part in it report its outcome.
 #[test]
 fn refusals_are_final() {

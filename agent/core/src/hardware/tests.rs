@@ -297,6 +297,35 @@ fn worst_need_makes_unhealthy() {
     assert_eq!(t.unhealthy(), reset);
 }
 
+/// A person reads what is wrong, the worst first, and what to do.
+#[test]
+fn findings_have_a_remedy() {
+    let found = gpus(&[
+        Gpu { is_remap_pending: true, ..gpu(0) },
+        Gpu { recovery_action: Some(2), ..gpu(1) },
+        Gpu { recovery_action: Some(8), ..gpu(2) },
+        Gpu { has_remap_failed: true, ..gpu(3) },
+    ])
+    .findings();
+    let reset = "end all processes on the GPU, and type `nvidia-smi --gpu-reset -i NUMBER`";
+    let remedies: Vec<_> = found.iter().map(|(_, remedy)| *remedy).collect();
+    let unknown = "follow NVIDIA's driver documentation for this recovery action";
+    assert_eq!(remedies, ["restart the machine", "restart or repair the machine", reset, unknown]);
+    assert_eq!(found[1].0, "GPU 3 has a failed row remap, and must be replaced");
+}
+
+/// A round has its own readings.
+#[test]
+fn devices_are_read_in_each_round() {
+    let mut t = Fixture::new();
+    assert!(t.hardware.is_read_in_round());
+    t.hardware.handle_round(t.now);
+    assert!(!t.hardware.is_read_in_round());
+    t.hardware = Hardware::default();
+    t.read(gpus(&[gpu(0)]));
+    assert!(!t.hardware.is_read_in_round(), "no round has begun");
+}
+
 /// After a check, earlier GPU errors no longer make the node unhealthy.
 #[test]
 fn checks_end_errors() {

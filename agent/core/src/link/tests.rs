@@ -321,6 +321,25 @@ fn new_leader_is_dialed_at_once() {
     assert_eq!(t.advance(0), [Effect::Dial(StreamNumber(4))]);
 }
 
+/// If another voter can be dialed, an end that does not accept is replaced soon. One that has accepted may wait for an election.
+#[test]
+fn voters_that_do_not_accept_are_replaced() {
+    let dials = |is_opened: bool, accepted: Option<StreamNumber>| {
+        let mut t = Fixture::new();
+        t.link.handle_alternatives();
+        assert_eq!(t.advance(0), [Effect::Dial(ONE)]);
+        if is_opened {
+            t.link.handle_opened(t.now, ONE);
+        }
+        accepted.into_iter().for_each(|stream| t.link.handle_accepted(stream));
+        Fixture::dials(&t.advance(1_500))
+    };
+    assert_eq!(dials(false, None), 1);
+    assert_eq!(dials(true, None), 1);
+    assert_eq!(dials(true, Some(TWO)), 1, "another stream");
+    assert_eq!(dials(true, Some(ONE)), 0);
+}
+
 /// Each echo is reported once, with its round trip and the time that was left of the lease before it was renewed.
 #[test]
 fn echoes_are_reported() {

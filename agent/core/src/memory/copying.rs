@@ -329,7 +329,7 @@ impl NodeMemory {
     /// Handles the end of a transfer.
     pub(super) fn handle_ended(&mut self, now: Instant, transfer: TransferId, end: TransferEnd) {
         let Some(ended) = self.transfers.remove(&transfer) else { return };
-        self.wanted_ranges.retain(|wanted| !wanted.is_for(transfer));
+        self.wanted_ranges.retain(|wanted| wanted.transfer != transfer);
         if let Some(buffer) = ended.buffer() {
             self.buffers.unhold(buffer);
             self.buffers.note_made(buffer);

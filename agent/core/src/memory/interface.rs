@@ -456,3 +456,36 @@ pub enum Effect {
     /// so that standbys read the memory themselves.
     LeaveToStandbys(Option<u64>),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A worker cannot ask for more than a request may name.
+    #[test]
+    fn requests_have_bounds() {
+        let range = |offset, bytes| BlockRange { local_rank: LocalRank(0), offset, bytes };
+        for (offset, bytes, is_valid) in [
+            (0, 0, false),
+            (0, 1, true),
+            (0, RANGES_BYTES_MAX, true),
+            (0, RANGES_BYTES_MAX + 1, false),
+            (MEMORY_BYTES_MAX, 1, true),
+            (MEMORY_BYTES_MAX + 1, 1, false),
+        ] {
+            assert_eq!(range(offset, bytes).is_valid(), is_valid, "{bytes} bytes at {offset}");
+        }
+        let is_valid = |step, sources: usize, ranges: Vec<BlockRange>| {
+            let sources = vec!["a:1".to_owned(); sources];
+            RangesRequest { step, group_rank: GroupRank(0), sources, ranges }.is_valid()
+        };
+        let half = range(0, RANGES_BYTES_MAX / 2);
+        assert!(is_valid(STEP_MAX, SOURCES_MAX, vec![half; 2]));
+        assert!(is_valid(0, 1, vec![range(0, 1); RANGES_MAX]));
+        assert!(!is_valid(STEP_MAX + 1, 1, vec![half]));
+        assert!(!is_valid(0, 0, vec![half]) && !is_valid(0, SOURCES_MAX + 1, vec![half]));
+        assert!(!is_valid(0, 1, vec![]) && !is_valid(0, 1, vec![range(0, 1); RANGES_MAX + 1]));
+        assert!(!is_valid(0, 1, vec![half, half, range(0, 1)]), "too many bytes");
+        assert!(!is_valid(0, 1, vec![half, range(0, 0)]));
+    }
+}

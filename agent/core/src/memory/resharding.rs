@@ -22,7 +22,7 @@ use super::{
 /// A range that another agent wants.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WantedRange {
-    transfer: TransferId,
+    pub(super) transfer: TransferId,
     part: PartId,
     range: BlockRange,
 }
@@ -173,11 +173,5 @@ impl NodeMemory {
         let is_of = |wanted: &mut WantedRange| wanted.part == part;
         let wanted: Vec<WantedRange> = self.wanted_ranges.extract_if(.., is_of).collect();
         wanted.iter().for_each(|wanted| self.decline(wanted.transfer, Decline::NotHere));
-    }
-}
-
-impl WantedRange {
-    pub(super) fn is_for(&self, transfer: TransferId) -> bool {
-        self.transfer == transfer
     }
 }

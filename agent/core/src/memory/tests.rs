@@ -405,6 +405,67 @@ fn freed_part_is_no_wrong_sum() {
     assert_eq!(unusable.why, UnusableReason::SourceGone { sources: vec![] });
 }
 
+/// Without a buddy, one line says why a part has no copy. A state that each node has needs none.
+#[test]
+fn lack_of_copies_is_explained() {
+    for is_replicated in [false, true] {
+        let mut pair = Pair::new();
+        let alone = Admission { buddy: None, ..Pair::admission(0, 1, None) };
+        pair.nodes[0].memory.handle_admission(pair.now, &alone);
+        let workers = if is_replicated { 1 } else { 2 };
+        for worker in 0..workers {
+            let ask = Ask::Buffer { step: 10, bytes: GB, kind: STATE, is_replicated };
+            let answer = pair.ask(0, worker, 1, ask);
+            assert!(matches!(answer, Some(Answer::Buffer { .. })), "{answer:?}");
+            let saved = pair.ask(0, worker, 1, Ask::Saved { step: 10, bytes: GB });
+            assert_eq!(saved, Some(Answer::Taken));
+        }
+        let why = "no copies: no other node is on another host and in another failure domain";
+        assert_eq!(pair.nodes[0].obstacle(), if is_replicated { "" } else { why });
+    }
+}
+
+/// A block is taken only from the node whose copies this one keeps, with its place in this round or in that of the plan.
+#[test]
+fn blocks_of_others_are_declined() {
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    let header = BlockHeader {
+        part: PartId { checkpoint: checkpoint(1, 10), group_rank: GroupRank(1) },
+        local_rank: LocalRank(0),
+        nodes: 2,
+        first_global_rank: GlobalRank(2),
+        local_ranks: NonZeroU32::new(2).unwrap(),
+        kind: STATE,
+        is_replicated: false,
+        bytes: GB,
+        sum: Sum(4),
+    };
+    let mut other_part = header;
+    other_part.part.group_rank = GroupRank(0);
+    let mut other_round = header;
+    other_round.part.checkpoint = checkpoint(7, 10);
+    let unfit = [
+        BlockHeader { is_replicated: true, ..header },
+        BlockHeader { nodes: 3, ..header },
+        BlockHeader { local_rank: LocalRank(2), ..header },
+        other_part,
+        other_round,
+        header,
+    ];
+    for (number, header) in (1..).zip(unfit) {
+        let transfer = TransferId { is_foreign: true, number };
+        let left = pair.nodes[0].left;
+        pair.give(0, Input::Incoming { transfer, header, left });
+        let effect = pair.nodes[0].memory.poll_effect();
+        match (effect, number == 6) {
+            (Some(Effect::Receive { .. }), true) => {}
+            (Some(Effect::Decline { why: Decline::NoRoom, .. }), false) => {}
+            (effect, _) => panic!("{number}: {effect:?}"),
+        }
+    }
+}
+
 /// A node that has lost its parts fetches them from the other one. If that one does not answer, the round ends.
 #[test]
 fn parts_are_fetched() {
@@ -418,6 +479,8 @@ fn parts_are_fetched() {
     pair.admit_one(0, 2, plans()[0].clone());
     assert_eq!(pair.nodes[0].held(), []);
     pair.run();
+    let is_fetch = |effect: &&Effect| matches!(effect, Effect::Fetch { .. });
+    assert_eq!(pair.nodes[0].sent.iter().filter(is_fetch).count(), 2, "each block once");
     assert_eq!(pair.load(0, 1, 2), Some(Some(content(0, 1, 10))));
     assert_eq!(pair.load(0, 0, 2), Some(Some(content(0, 0, 10))));
     assert!(pair.nodes[0].memory.report().unwrap().fetch_time.is_some());
@@ -737,6 +800,8 @@ fn replicated_states_are_not_copied() {
     pair.nodes[0] = Bench::new(0, 100 * GB);
     pair.nodes[1].memory.handle_round_over(pair.now);
     pair.admit(2, [Some(plan(1, 10, &["n1:1"])), Some(plan(1, 10, &[]))]);
+    let is_fetch = |effect: &&Effect| matches!(effect, Effect::Fetch { .. });
+    assert_eq!(pair.nodes[0].sent.iter().filter(is_fetch).count(), 1, "a state has one block");
     for worker in 0..2 {
         assert_eq!(pair.load(0, worker, 2), Some(Some(4)));
         assert_eq!(pair.load(1, worker, 2), Some(Some(4)));

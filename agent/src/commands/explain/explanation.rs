@@ -174,7 +174,7 @@ pub(super) fn now(snapshot: &Snapshot) -> String {
         PhaseName::Running => format!("has been running round {round} for {time}."),
         PhaseName::Stopping => format!("has been stopping round {round} for {time}."),
         PhaseName::Closed => {
-            let result = snapshot.outcome.as_ref().map_or("", |outcome| outcome.result.kind());
+            let result = snapshot.outcome.as_ref().map_or("", |outcome| outcome.result.name());
             format!("is closed: {result}.")
         }
     }

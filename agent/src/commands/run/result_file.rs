@@ -152,9 +152,9 @@ fn write_report(path: &Path, report: &Report<'_>) {
 fn word(result: &Result<Success, LaunchError>) -> &'static str {
     match result {
         Ok(Success { has_run: false, .. }) => "not_run",
-        Ok(Success { has_run: true, .. }) => JobResult::Succeeded.kind(),
+        Ok(Success { has_run: true, .. }) => JobResult::Succeeded.name(),
         Err(LaunchError::Ended(ended)) => match &ended.end.ending {
-            Ending::Closed(outcome) => outcome.result.kind(),
+            Ending::Closed(outcome) => outcome.result.name(),
             Ending::Left { .. } => "left",
             Ending::Refused(_) => "refused",
             Ending::Outlived => "outlived",

@@ -169,7 +169,8 @@ fn log(unhealthy: Option<&Unhealthy>) {
 
 /// Runs the program of `--health-check`.
 async fn run(spec: HealthSpec, occasion: Occasion) -> Done {
-    let variables = [("RAGENT_HEALTH_WHEN", occasion.name())];
+    let occasion: &str = occasion.into();
+    let variables = [("RAGENT_HEALTH_WHEN", occasion)];
     let mut is_killed = false;
     let verdict = match user_command::run(&spec.check, &variables, spec.timeout).await {
         Ok(ended) => {
@@ -186,7 +187,7 @@ async fn run(spec: HealthSpec, occasion: Occasion) -> Done {
             of_error(&error)
         }
     };
-    info!(?verdict, occasion = occasion.name(), "the program of `--health-check` has ended");
+    info!(?verdict, occasion, "the program of `--health-check` has ended");
     Done::Ran { verdict, is_killed }
 }
 

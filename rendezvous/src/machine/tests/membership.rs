@@ -7,7 +7,10 @@ use crate::message::{
     EvictReason, FromNode, JobResult, NodeState, REFUSED_CLIENTS_MAX, RefuseReason, RefusedClients,
     StandbyCounts, WaitReason,
 };
-use crate::snapshot::{NodeCounts, NodeStateName};
+use crate::{
+    member_reports::MemberReports,
+    snapshot::{NodeCounts, NodeStateName},
+};
 
 /// A death notice proves a death at once, regardless of the lease. A spare fills the gap at once.
 #[test]
@@ -408,6 +411,37 @@ fn successors_have_the_lowest_ranks() {
     assert_eq!(endpoint, format!("{}:{}", described.address, described.agent_port));
     t.die("c");
     assert_eq!(names(&t), "a d e");
+}
+
+/// Changed members are reported, at most once a second, until a report was sent.
+#[test]
+fn changed_members_are_reported() {
+    let (mut t, mut reports) = (Fixture::new(1, 2), MemberReports::default());
+    assert_eq!(reports.poll_timeout(), None);
+    t.run(&["a"]);
+    let try_to_send = |reports: &mut MemberReports, t: &Fixture, is_sent: bool| {
+        let mut tries = 0;
+        reports.handle_timeout(t.now, &t.machine, |report| {
+            assert_eq!(report, t.machine.members());
+            tries += 1;
+            is_sent
+        });
+        tries
+    };
+    reports.note_change(t.now);
+    assert_eq!(reports.poll_timeout(), Some(t.now));
+    assert_eq!(try_to_send(&mut reports, &t, false), 1);
+    assert_eq!(reports.poll_timeout(), Some(t.now + SECOND), "it is repeated");
+    t.now += SECOND;
+    assert_eq!(try_to_send(&mut reports, &t, true), 1);
+    reports.note_change(t.now);
+    assert_eq!(reports.poll_timeout(), Some(t.now + SECOND));
+    t.now += 2 * SECOND;
+    assert_eq!(try_to_send(&mut reports, &t, true), 0, "nothing has changed");
+    assert_eq!(reports.poll_timeout(), None);
+    t.now += 2 * SECOND;
+    reports.note_change(t.now);
+    assert_eq!(reports.poll_timeout(), Some(t.now));
 }
 
 /// A snapshot has the members by rank, including lost members, and then all other nodes by id. Each has the

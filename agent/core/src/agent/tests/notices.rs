@@ -35,7 +35,10 @@ impl Fixture {
     fn begin_phase(&mut self, kind: NoticeKind) {
         let notice = shown(1, kind, Some(NOTICE));
         let effects = self.guide(round(1, 1), Some(notice));
-        assert!(matches!(*effects, [Effect::Local(Action::ShowNotice(Some(_)))]), "{effects:?}");
+        let [Effect::Local(Action::ShowNotice(Some(notice)))] = &*effects else {
+            panic!("{effects:?}")
+        };
+        assert_eq!(notice.until, Some(self.now + NOTICE));
     }
 
     fn saves(&mut self, notice: u64, step: u64) -> Vec<Effect> {
@@ -407,8 +410,14 @@ fn exit_codes_of_notices() {
         restarts_used: 0,
         complete_step: None,
     };
-    let refused = Ending::Refused(RefuseReason::Closed(outcome(no_progress())));
-    assert_eq!(refused.exit_code(), CLOSED_BEFORE);
+    let refused = |outcome| Ending::Refused(RefuseReason::Closed(outcome));
+    assert_eq!(refused(outcome(no_progress())).exit_code(), CLOSED_BEFORE);
+    // After a saved job, another agent of this name begins the next one.
+    let at_an_end = Outcome { complete_step: Some(7), ..outcome(JobResult::Succeeded) };
+    assert!(refused(outcome(JobResult::Saved { step: 7 })).is_of_saved_job());
+    assert!(refused(at_an_end.clone()).is_of_saved_job());
+    assert!(!refused(outcome(JobResult::Succeeded)).is_of_saved_job());
+    assert!(!Ending::Closed(at_an_end).is_of_saved_job());
 }
 
 /// A node that lost its coordinator knows that all is saved only if its host has left for good, after a round that

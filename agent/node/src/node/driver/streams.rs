@@ -149,8 +149,6 @@ impl NodeDriver<'_> {
             }
         };
         match message {
-            // A welcome is handled above, with its proof.
-            ToNode::Welcome(_) => {}
             ToNode::Voters(voters) => {
                 self.handle_voter_list(&voters);
                 self.node.handle_message(now, stream, ToNode::Voters(voters));

@@ -168,7 +168,7 @@ fn time(model: &Model) -> String {
 fn notes(snapshot: &Snapshot, palette: Palette) -> Vec<(String, Style)> {
     let mut notes = Vec::new();
     if let Some(outcome) = &snapshot.outcome {
-        let kind = outcome.result.kind();
+        let kind = outcome.result.name();
         let color = if kind == "succeeded" { palette.good() } else { palette.fault() };
         notes.push((format!("the job is closed: {kind}"), color));
     }
