@@ -283,10 +283,11 @@ mod tests {
     fn success_is_all_zero_and_nothing_left() {
         let mut t = Fixture::new();
         assert_eq!(t.ended(0, OK), []);
+        assert!(t.machine.is_running());
         assert_eq!(t.ended(1, OK), [Effect::CleanUp]);
         assert_eq!(t.handle(Input::Quiet), []);
         assert_eq!(t.handle(Input::Reaped), [Effect::Finish(GroupEnd::Succeeded)]);
-        assert!(t.machine.has_ended());
+        assert!(t.machine.has_ended() && !t.machine.is_running());
     }
 
     /// The first failure is reported at once, and the other workers are stopped. Their ends are not failures.

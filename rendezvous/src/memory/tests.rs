@@ -3,6 +3,7 @@
 use super::*;
 use crate::{
     fixture::SECOND,
+    limits::HOST_TALLIES_MAX,
     memory::fixture::{MemoryJob, checkpoint, dcp, part, replicated},
     message::{HealthClass, NodeNotice, NodeState, Part, Unhealthy},
     snapshot::{MemoryBytes, MemoryStatus},
@@ -266,6 +267,18 @@ fn status_of_memory() {
     let status = job.status().expect("a step");
     assert_eq!(status.text.as_deref(), Some("waits: the copy from n3 to n1 is slow"));
     assert_eq!((status.cost_ms, status.needed, status.limit), (Some(20), 245, 667));
+}
+
+/// The number of hosts that are remembered is bounded.
+#[test]
+fn few_lost_hosts_are_remembered() {
+    let mut job = running(&["a", "b"]);
+    let parts = vec![part(id(10), 0, 2, OWN)];
+    let report = MemoryReport { oom_kills: Some(1), parts, ..MemoryReport::default() };
+    for host in 0..=HOST_TALLIES_MAX {
+        job.memory.remember_kills(&host.to_string(), &report);
+    }
+    assert_eq!(job.memory.lost_hosts.len(), HOST_TALLIES_MAX);
 }
 
 /// The age of a checkpoint goes on in the next round.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{
+    event::{RestartCause, RestartSum},
     fixture::{SECOND, TestJob},
     ids::{GlobalRank, Round},
     message::{RestartReason, WorkerEnd},
@@ -140,6 +141,13 @@ fn steps_are_those_of_the_running_round() {
     assert_eq!(training.newest(), (None, vec![]), "it has not reported that it runs the round");
     training.step_of("b", 40, StepSource::Reported);
     assert_eq!(training.newest(), (Some(40), vec![("b".to_owned(), 0)]));
+}
+
+/// Restarts that someone wanted are no failures.
+#[test]
+fn unwanted_restarts_are_counted() {
+    let one = RestartSum { count: 1, ..RestartSum::default() };
+    assert_eq!(Restarts::new([one; RestartCause::ALL.len()]).failures(), 5);
 }
 
 /// A checkpoint that cannot be written is an event once, and is shown until its node reports none. Another node does not end it.

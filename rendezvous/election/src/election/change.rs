@@ -292,7 +292,8 @@ impl Election {
         if mem::take(&mut leader.membership.is_completing) {
             // Until now, voters of the old list were still needed.
             let voters = replica.lists.last.clone();
-            info!(voters = ?addresses(&voters), "the voters have changed");
+            let addresses = voters.iter().map(|slot| &slot.address).collect::<Vec<_>>();
+            info!(voters = ?addresses, "the voters have changed");
             self.effects.push_back(Effect::Voters(voters));
         }
         let next = leader.next_list(now, &replica, self.settings.voter, &self.answers);
@@ -332,8 +333,4 @@ impl ElectionLeader {
             grants.values().filter(|g| g.voter == *voter).all(|g| g.process == *process)
         });
     }
-}
-
-fn addresses(list: &[VoterSlot]) -> Vec<&str> {
-    list.iter().map(|slot| slot.address.as_str()).collect()
 }

@@ -384,6 +384,7 @@ fn closed_job_stays_closed_after_a_takeover() {
     assert!(t.job_state.closed.is_some());
     take_over(&mut t, Duration::ZERO, Some("x"));
     assert!(!t.advance(2 * SECOND).contains(&Did::Finish));
+    assert!(t.machine.poll_timeout().is_none_or(|at| at > t.now), "it waits for a node");
     assert!(is_informed(&t.register("b", NodeState::Succeeded)));
 }
 

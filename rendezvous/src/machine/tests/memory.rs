@@ -94,7 +94,7 @@ impl Fixture {
 }
 
 /// A job of nodes that keep checkpoints. The names are in the order of their ranks.
-fn running_with(mut t: Fixture, names: &[&'static str]) -> Fixture {
+pub(super) fn running_with(mut t: Fixture, names: &[&'static str]) -> Fixture {
     for name in names {
         t.join_holding(name, &[]);
     }

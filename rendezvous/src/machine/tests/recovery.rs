@@ -296,6 +296,21 @@ fn spare_does_not_know_the_size() {
     assert_eq!(t.live(&["a", "b"], SECOND).len(), 3);
 }
 
+/// A rank that the last round did not have counts for no member.
+#[test]
+fn rank_beyond_the_size_is_no_claim() {
+    for (rank, present) in [(1, 1), (2, 0)] {
+        let mut t = restarted(&["a", "b"]);
+        let mut registration = t.registration_of("x", ready());
+        registration.known_round = known_round(t.rounds["a"], 2, rank);
+        t.register_with(registration);
+        let why = format!(
+            "recovering: {present} of 2 members of the last round have registered, 5 s left"
+        );
+        assert_eq!(t.why(), why);
+    }
+}
+
 /// If only a node that was not a member knows a round, the most nodes are assumed.
 #[test]
 fn unknown_size_is_the_largest() {
@@ -327,6 +342,11 @@ fn job_closes_when_all_leave_a_recovery() {
     t.register("a", NodeState::Leaving { reaped: true });
     assert_eq!(t.message("a", FromNode::Goodbye), [Did::Finish]);
     assert_eq!(t.outcome().expect("closed").result, JobResult::AllLeft);
+    let mut t = restarted(&["a", "b"]);
+    for name in ["a", "b"] {
+        t.register(name, NodeState::Leaving { reaped: true });
+    }
+    assert_eq!(t.outcome().expect("closed").result, JobResult::AllLeft, "both are still here");
 }
 
 /// Members of the last round that register after the recovery was given up are recovered with their

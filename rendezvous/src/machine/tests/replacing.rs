@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     fixture::{Did, Fixture, SECOND, failure, ready},
     looking::answer,
-    memory::{OWN, id, planned, running},
+    memory::{OWN, id, planned, running, running_with},
     stalling::train,
 };
 use crate::{
@@ -196,7 +196,6 @@ fn spare_must_fit() {
 #[test]
 fn unread_checkpoint_is_not_struck_off() {
     let mut t = running(2, 2, &["a", "b"]);
-    t.shared.no_progress_limit = 3;
     t.hold_both(id(10));
     let unread = WorkerFailure { before_load: true, ..failure("b", Duration::ZERO) };
     for _ in 0..4 {
@@ -244,4 +243,29 @@ fn budget_counts_from_the_last_progress() {
     t.back("a");
     t.back("b");
     assert_eq!(t.outcome().expect("closed").result, JobResult::BudgetSpent);
+}
+
+/// Before a job would end because workers fail before they receive its checkpoint, it begins once from disk.
+#[test]
+fn unread_checkpoint_is_given_up_once() {
+    let t = Fixture::with(2, 2, |shared| {
+        shared.timeouts.shrink = Duration::ZERO;
+        shared.max_restarts = 10;
+        shared.no_progress_limit = 3;
+    });
+    let mut t = running_with(t, &["a", "b"]);
+    train(&mut t, &["a", "b"], 1..=10);
+    let unread = WorkerFailure { before_load: true, ..failure("b", Duration::ZERO) };
+    let mut plans = Vec::new();
+    while t.outcome().is_none() && plans.len() < 9 {
+        t.hold_both(id(10));
+        t.live(&["a", "b"], 310 * SECOND);
+        t.report_failure("b", unread.clone());
+        t.back("a");
+        t.back("b");
+        plans.push(t.plan("a").is_some());
+        t.report("a", NodeState::Running);
+        t.report("b", NodeState::Running);
+    }
+    assert_eq!(plans, [true, true, true, false, false], "the first round has made steps");
 }

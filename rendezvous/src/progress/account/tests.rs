@@ -42,6 +42,11 @@ fn stages_of_a_restart_are_counted() {
         [("waiting", 1), ("rendezvous", 2), ("starting", 8), ("productive", 19), ("stopping", 4)];
     assert_eq!(seconds(&times), expected);
     assert_eq!(times.redone, 6 * SECOND);
+    account.round_ended(now, None);
+    account.enter(now, TimeState::Starting);
+    account.forget_steps();
+    account.started(now);
+    assert_eq!(account.progress(now, 3, Some(SECOND), false), Some(0), "of other ranks");
     account.close(now);
     assert_eq!(account.seen(now + SECOND), times, "a closed job grows no older");
 }
