@@ -220,7 +220,9 @@ mod tests {
         assert_eq!(t.advance(800, false), []);
         // Pings have deadlines of their own in between.
         let mut t = Fixture::new(Some(700));
-        assert_eq!(t.advance(999, true), []);
+        assert_eq!(t.advance(800, true), []);
+        t.watch.handle_timeout(t.now);
+        assert_eq!(t.advance(199, true), []);
         assert_eq!(t.advance(1, true), [Effect::Kill]);
     }
 

@@ -177,4 +177,6 @@ fn known_reason_does_not_end_the_round() {
     assert_eq!(ends(&t, &health), None);
     ail(&mut t, "b", Gone, "xid_79");
     assert!(ends(&t, &health).is_some());
+    t.report("b", |report| report.state = NodeState::Succeeded);
+    assert_eq!(ends(&t, &health), None, "it has ended");
 }

@@ -365,6 +365,9 @@ fn own_parts_are_loaded() {
     let after: Vec<u64> = pair.nodes[0].contents.keys().copied().collect();
     assert_eq!((before.len(), before), (8, after));
     assert_eq!(pair.load(0, 0, 2), Some(None), "all ranks have gone on from it");
+    pair.admit(3, [Some(plan(1, 20, &[])), Some(plan(1, 20, &[]))]);
+    pair.save(0, 1, 3, 40);
+    assert_eq!(pair.load(0, 1, 3), Some(None), "it has gone on from something else");
 }
 
 /// A restart does not free what was whole and copied before the planned checkpoint has its copies: a node may be lost first.

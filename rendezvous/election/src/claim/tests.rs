@@ -361,7 +361,9 @@ fn job_state_is_stored() {
     job.pass(5 * SECOND);
     let stored = job.seen[leader].iter().filter(|effect| matches!(effect, Effect::Stored(_)));
     assert_eq!(stored.collect::<Vec<_>>(), [&Effect::Stored(number)]);
-    assert_eq!(job.processes[1 - leader].record().unwrap().job_state, Some(job_state(1)));
+    let follower = &job.processes[1 - leader];
+    assert_eq!(follower.record().unwrap().job_state, Some(job_state(1)));
+    assert_eq!(follower.highest(), follower.record().unwrap().term);
     job.set_unreachable(&[leader], true);
     let number = job.remember(leader, 2, &[]);
     job.pass(20 * SECOND);

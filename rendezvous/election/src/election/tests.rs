@@ -241,6 +241,50 @@ fn voter_waits_for_the_longest_poll() {
     assert!(stands_at >= now + millis(1_200) + Timers::default().pause);
 }
 
+/// Of several voters, even the first stands after a random time. A single voter has no rival.
+#[test]
+fn only_a_single_voter_stands_at_once() {
+    let stands_after = |count| {
+        let now = Voters::new(1).now;
+        let mut voter = voter(now, 0, count);
+        voter.stand_after(now, Duration::ZERO);
+        let Role::Follower { stands_at } = voter.role else { panic!("it stands") };
+        stands_at - now
+    };
+    assert_eq!(stands_after(1), Duration::ZERO);
+    assert!(stands_after(3) > Duration::ZERO);
+}
+
+/// A voter votes only for a candidate that knows as much as itself, and not while another process has its lease.
+#[test]
+fn votes_are_for_those_that_know_as_much() {
+    let now = Voters::new(1).now;
+    let (mut voter, one, two) = (voter(now, 0, 3).voter, process(1), process(2));
+    let version = Version { term: Term(3), number: 7 };
+    let replica = Replica { version, ..voter.replica().clone() };
+    let (knows, less) = (replica.knowledge(), empty().knowledge());
+    assert!(voter.renew(now, Timers::default(), (&one, Term(3)), &replica));
+    assert!(voter.accepts(now, &one, knows) && !voter.accepts(now, &one, less));
+    assert!(!voter.accepts(now, &two, knows) && !voter.vote(now, (&two, knows), Term(4)));
+    let later = now + Timers::default().voter_lease;
+    assert!(!voter.accepts(later, &two, less) && !voter.vote(later, (&two, less), Term(4)));
+    assert!(voter.accepts(later, &two, knows) && voter.vote(later, (&two, knows), Term(4)));
+    assert!(!voter.vote(later, (&one, knows), Term(4)), "it has voted in this term");
+}
+
+/// An answer of a process that was not asked changes nothing.
+#[test]
+fn answers_of_strangers_do_not_count() {
+    let now = Voters::new(1).now;
+    for (place, highest) in [(9, Term(0)), (1, Term(50))] {
+        let (mut asker, other) = (voter(now, 0, 3), voter(now, place, 3));
+        let answer = other.voter.answer(now, false, Knowledge::default());
+        let message = VoterMessage { highest: Term(50), ..other.message(now, 1, answer) };
+        asker.handle_answer(now, message);
+        assert_eq!(asker.highest(), highest);
+    }
+}
+
 /// The time of the last answer of each voter is known, to be shown to the user.
 #[test]
 fn last_answers_are_known() {
