@@ -143,7 +143,7 @@ fn steps_are_those_of_the_running_round() {
     assert_eq!(training.newest(), (Some(40), vec![("b".to_owned(), 0)]));
 }
 
-/// Restarts that someone wanted are no failures.
+/// Restarts that the user or a scheduler has asked for do not count as failures.
 #[test]
 fn unwanted_restarts_are_counted() {
     let one = RestartSum { count: 1, ..RestartSum::default() };

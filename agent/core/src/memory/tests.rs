@@ -408,7 +408,7 @@ fn freed_part_is_no_wrong_sum() {
     assert_eq!(unusable.why, UnusableReason::SourceGone { sources: vec![] });
 }
 
-/// Without a buddy, one line says why a part has no copy. A state that each node has needs none.
+/// Without a buddy, a line explains why a part has no copy. A state that each node has needs no copy.
 #[test]
 fn lack_of_copies_is_explained() {
     for is_replicated in [false, true] {
@@ -428,7 +428,7 @@ fn lack_of_copies_is_explained() {
     }
 }
 
-/// A block is taken only from the node whose copies this one keeps, with its place in this round or in that of the plan.
+/// A node takes a block only from its ward, and only if the block belongs to this round or to the checkpoint of the plan.
 #[test]
 fn blocks_of_others_are_declined() {
     let mut pair = Pair::new();

@@ -25,7 +25,7 @@ struct Report<'a> {
     script: &'a str,
     /// The interpreter of the script on this node. `None` if the workers are programs.
     interpreter: Option<Cow<'a, str>>,
-    /// A stable word: [`JobResult::kind`] if the job has ended, else `left`, `refused`, `unreachable` or `error`.
+    /// A stable word: [`JobResult::name`] if the job has ended, else `left`, `refused`, `unreachable` or `error`.
     result: &'static str,
     exit_code: u8,
     /// The error message. Empty after success.

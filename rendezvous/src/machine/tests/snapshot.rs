@@ -49,7 +49,7 @@ fn snapshot_is_read_again() {
     assert_eq!((read.progress, read.restarts), (None, snapshot.restarts));
 }
 
-/// Only ages change while nothing happens. A voter that falls silent is news.
+/// While nothing happens, only ages change. A voter that becomes silent is a change.
 #[test]
 fn ages_are_no_news() {
     let mut t = Fixture::new(1, 2);
@@ -68,7 +68,7 @@ fn ages_are_no_news() {
     assert_eq!(at(&t, 3_000), at(&t, 9_000));
 }
 
-/// The text of a node says why it is in its state, and else why it would get no place.
+/// A node is shown with the reason for its state, or else the reason why it would get no place.
 #[test]
 fn reasons_are_given() {
     let mut t = Fixture::new(1, 2);
