@@ -290,14 +290,6 @@ class Elastic:
             self.pause()
             return self.back_ms(job, 3, job.kill_agent(guest))
 
-    def host_restart_ms(self):
-        """Kills the agent that hosts the job and starts it again. Returns the time from its start
-        until all three nodes run."""
-        with self.job("3", 3) as job:
-            self.pause()
-            job.kill_agent(job.agents[0])
-            return self.back_ms(job, 3, job.start_agent())
-
     def guest(self, job):
         return self.pauses.choice(job.agents[1:])
 

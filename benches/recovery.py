@@ -80,6 +80,16 @@ def wait_for_voters(job, count):
         time.sleep(0.1)
 
 
+def host_restart_ms(jobs):
+    """Kills the agent that hosts the job and starts it again. Returns the time from its start until all three nodes run."""
+    with jobs.job("3", 3) as job:
+        if jobs.launcher.has_voters:
+            wait_for_voters(job, VOTERS)
+        jobs.pause()
+        job.kill_agent(job.agents[0])
+        return jobs.back_ms(job, 3, job.start_agent())
+
+
 def host_loss(fault):
     """Returns the measurement of the loss of the agent that hosts the endpoint, which is not started again."""
     def loss_ms(jobs):
@@ -119,7 +129,7 @@ SCENARIOS = {
     "join": Scenario(f"node added, ragent beyond join_settle={JOIN_SETTLE_S}", 0.2,
                      Elastic.joins_ms),
     "host": Scenario("agent that hosts killed, started again", 1.5,
-                     repeated(Elastic.host_restart_ms)),
+                     repeated(host_restart_ms)),
     "host-silent": Scenario("agent that hosts lost for good, silent", 3.4, host_loss(Job.freeze_node)),
     "host-killed": Scenario("agent that hosts killed for good", 0.6, host_loss(Job.kill_agent)),
     "host-leaves": Scenario("agent that hosts leaves (SIGTERM)", 0.5, host_loss(terminate)),

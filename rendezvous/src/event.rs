@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize, Serializer};
-use strum::{IntoStaticStr, VariantArray};
+use strum::{IntoStaticStr, VariantArray, VariantNames};
 
 use crate::{
     account::{TimeState, TimeTotals},
@@ -71,7 +71,7 @@ pub struct EventNode {
 
 /// A kind of event, with its details. The names are part of the JSON of events, so they never
 /// change.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize, IntoStaticStr)]
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, IntoStaticStr, VariantNames)]
 #[serde(rename_all = "snake_case", tag = "kind", content = "data")]
 #[strum(serialize_all = "snake_case")]
 pub enum EventKind {

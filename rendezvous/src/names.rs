@@ -1,4 +1,7 @@
-//! The names of values, for programs and for people. Journals and metrics contain them, so they never change.
+//! Derives the names of values from their variants. Journals and metrics contain them, so they never change.
+//!
+//! If you rename a variant, keep its name with `#[strum(serialize = "...")]`, and for JSON with
+//! `#[serde(rename = "...")]`.
 
 use crate::{
     event::{EventKind, RestartCause},
@@ -14,7 +17,7 @@ use crate::{
 macro_rules! named {
     ($($value:ty),+ $(,)?) => {$(
         impl $value {
-            /// Returns the name, such as `node_lost`.
+            /// Returns the stable name in snake case, for programs and for people.
             pub fn name(&self) -> &'static str {
                 self.into()
             }

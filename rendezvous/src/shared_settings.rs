@@ -283,7 +283,7 @@ mod tests {
         assert!((given.factor() - 1.0).abs() < 1e-9);
     }
 
-    /// One number means that the number of nodes is fixed.
+    /// A range is `N`, `MIN:MAX` or `MIN:MAX:UNIT`. Other texts are refused. The access rule is printed as its flag has it.
     #[test]
     fn ranges_are_read() {
         for (text, shown) in [("3", "3"), ("2:8", "2:8"), ("2:8:2", "2:8:2"), ("1:1", "1")] {

@@ -20,7 +20,7 @@ use ragent_rendezvous::{
 
 use crate::limits;
 
-/// The occasion of a check.
+/// The occasion of a check. Its name is the value of `RAGENT_HEALTH_WHEN`, so it never changes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum Occasion {

@@ -178,5 +178,5 @@ fn known_reason_does_not_end_the_round() {
     ail(&mut t, "b", Gone, "xid_79");
     assert!(ends(&t, &health).is_some());
     t.report("b", |report| report.state = NodeState::Succeeded);
-    assert_eq!(ends(&t, &health), None, "it has ended");
+    assert_eq!(ends(&t, &health), None, "a node whose workers have succeeded");
 }

@@ -30,6 +30,7 @@ impl Rendezvous {
         let (departure, since) = match how {
             _ if node.is_leaving() => (Departure::Left, node.last_seen),
             EvictReason::DeathNotice => (Departure::AgentEnded, now),
+            // Only these two reasons are a loss.
             _ => (Departure::Silent, node.last_seen),
         };
         self.departures.add(&node, departure, since);

@@ -466,7 +466,7 @@ fn run_without_a_round_is_left() {
     assert!(t.effects().contains(&refused));
 }
 
-/// Without its coordinator, a node finds the other half of a job that began twice. Its own half ends.
+/// A node without a coordinator may find another job of its name, which goes on. Then the node ends its own part.
 #[test]
 fn node_ends_for_another_job() {
     let mut t = Fixture::running();

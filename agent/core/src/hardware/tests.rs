@@ -297,7 +297,7 @@ fn worst_need_makes_unhealthy() {
     assert_eq!(t.unhealthy(), reset);
 }
 
-/// A person reads what is wrong, the worst first, and what to do.
+/// Findings are sorted, the worst first, and each has a remedy.
 #[test]
 fn findings_have_a_remedy() {
     let found = gpus(&[
@@ -314,13 +314,15 @@ fn findings_have_a_remedy() {
     assert_eq!(found[1].0, "GPU 3 has a failed row remap, and must be replaced");
 }
 
-/// A round has its own readings.
+/// A reading belongs to the round in which it was made. Before the first round, it belongs to none.
 #[test]
 fn devices_are_read_in_each_round() {
     let mut t = Fixture::new();
     assert!(t.hardware.is_read_in_round());
     t.hardware.handle_round(t.now);
     assert!(!t.hardware.is_read_in_round());
+    t.read(gpus(&[gpu(0), gpu(1)]));
+    assert!(t.hardware.is_read_in_round());
     t.hardware = Hardware::default();
     t.read(gpus(&[gpu(0)]));
     assert!(!t.hardware.is_read_in_round(), "no round has begun");

@@ -321,7 +321,7 @@ fn new_leader_is_dialed_at_once() {
     assert_eq!(t.advance(0), [Effect::Dial(StreamNumber(4))]);
 }
 
-/// If another voter can be dialed, a process that does not accept is replaced soon. After it has accepted, it may wait for an election.
+/// A voter that does not answer a registration is given up soon if others can be dialed. A voter that has accepted it may wait for an election.
 #[test]
 fn voters_that_do_not_accept_are_replaced() {
     let dials = |is_opened: bool, accepted: Option<StreamNumber>| {

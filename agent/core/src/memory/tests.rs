@@ -428,7 +428,7 @@ fn lack_of_copies_is_explained() {
     }
 }
 
-/// A node takes a block only from its ward, and only if the block belongs to this round or to the checkpoint of the plan.
+/// A node takes a block only from the node whose copies it keeps, and only if the block belongs to this round or to the checkpoint of the plan.
 #[test]
 fn blocks_of_others_are_declined() {
     let mut pair = Pair::new();

@@ -241,7 +241,7 @@ fn voter_waits_for_the_longest_poll() {
     assert!(stands_at >= now + millis(1_200) + Timers::default().pause);
 }
 
-/// Of several voters, even the first stands after a random time. A single voter has no rival.
+/// Even the first of several voters waits for a random time before it becomes a candidate. A single voter has no rival.
 #[test]
 fn only_a_single_voter_stands_at_once() {
     let stands_after = |count| {
@@ -255,7 +255,7 @@ fn only_a_single_voter_stands_at_once() {
     assert!(stands_after(3) > Duration::ZERO);
 }
 
-/// A voter votes only for a candidate that knows as much as itself, and not while another process has its lease.
+/// A voter votes only for a candidate that knows at least as much. While a process has the voter's lease, it votes for no other.
 #[test]
 fn votes_are_for_those_that_know_as_much() {
     let now = Voters::new(1).now;

@@ -1,4 +1,4 @@
-//! The state of a job as JSON, and what people read of it.
+//! Tests the JSON of a snapshot, and its texts for people.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn voter(endpoint: &str, is_leader: bool, silent_ms: u64) -> VoterStatus {
     VoterStatus { endpoint: endpoint.to_owned(), is_leader, silent_for }
 }
 
-/// What is written is read again. Names that a later version has added are left out.
+/// A snapshot survives JSON. Causes and sources that this version does not know are left out.
 #[test]
 fn snapshot_is_read_again() {
     let mut t = Fixture::new(1, 2);

@@ -46,7 +46,7 @@ fn stages_of_a_restart_are_counted() {
     account.enter(now, TimeState::Starting);
     account.forget_steps();
     account.started(now);
-    assert_eq!(account.progress(now, 3, Some(SECOND), false), Some(0), "of other ranks");
+    assert_eq!(account.progress(now, 3, Some(SECOND), false), Some(0), "other workers");
     account.close(now);
     assert_eq!(account.seen(now + SECOND), times, "a closed job grows no older");
 }
