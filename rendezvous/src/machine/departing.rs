@@ -30,8 +30,10 @@ impl Rendezvous {
         let (departure, since) = match how {
             _ if node.is_leaving() => (Departure::Left, node.last_seen),
             EvictReason::DeathNotice => (Departure::AgentEnded, now),
-            // Only these two reasons are a loss.
-            _ => (Departure::Silent, node.last_seen),
+            // The last two are no losses, so they do not come here.
+            EvictReason::Silent | EvictReason::NotBack | EvictReason::Quarantined => {
+                (Departure::Silent, node.last_seen)
+            }
         };
         self.departures.add(&node, departure, since);
         // A death notice may be wrong, by mistake or malice, so an agent that is alive must stop

@@ -314,7 +314,7 @@ fn findings_have_a_remedy() {
     assert_eq!(found[1].0, "GPU 3 has a failed row remap, and must be replaced");
 }
 
-/// A reading belongs to the round in which it was made. Before the first round, it belongs to none.
+/// Each round needs a new reading. Before the first round, a reading does not count.
 #[test]
 fn devices_are_read_in_each_round() {
     let mut t = Fixture::new();

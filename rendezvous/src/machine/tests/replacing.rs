@@ -267,7 +267,7 @@ fn unread_checkpoint_is_given_up_once() {
         t.report("a", NodeState::Running);
         t.report("b", NodeState::Running);
     }
-    // The first round has made steps, so it takes three more to see that there is no progress. The last plan is that of the round before.
+    // The first round has made steps, so three further failures are needed. The fifth one closes the job, so there is no new plan.
     assert_eq!(plans, [true, true, true, false, false]);
     assert!(t.is_struck(id(10)));
     assert!(matches!(t.outcome().expect("closed").result, JobResult::NoProgress { .. }));
