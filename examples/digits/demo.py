@@ -117,14 +117,17 @@ def tell_story(demo):
     # Agent B may have coordinated the job when it was killed.
     demo.explain("failure of a worker", "new nodes", "loss of the coordinator")
 
-    demo.say("nothing more is broken, and training ends after its next epochs")
+    demo.say("nothing more is broken, and training ends after its next epochs; "
+             "beside it, the same training without failures starts, for comparison")
     epochs = demo.end_training()
-    for agent in demo.living():
+    living = demo.living()
+    demo.start_without_failures(epochs)
+    for agent in living:
         demo.wait(f"agent {agent.name} ends", lambda agent=agent: agent.process.poll() is not None)
         code = agent.process.returncode
         demo.check(f"agent {agent.name} exits with 0 (it was {code})", code == 0)
     # Waits for output that is still in the pipes. A process that is left and holds a pipe open is detected below.
-    for agent in demo.agents:
+    for agent in living:
         agent.reader.join(timeout=2)
     demo.close_page()
     last = demo.epochs[-1]
@@ -133,8 +136,7 @@ def tell_story(demo):
     preempt(demo)
     lose_between_checkpoints(demo)
 
-    demo.say("the same training without failures, for comparison")
-    expected = demo.train_without_failures(epochs)
+    expected = demo.end_without_failures()
     print("\n" + demo.table())
     print(f"test accuracy after {last.number} epochs: {last.accuracy:.1%}; "
           f"without failures: {expected.accuracy:.1%}")
@@ -285,6 +287,7 @@ class Demo:
         self.memory_port = self.ports.pop("M")
         self.noticed = []
         self.in_memory = []
+        self.trained_alone = []
         # The agent that has most recently answered with the status of the job.
         self.coordinator = "A"
         self.run_id = f"digits-demo-{os.getpid()}-{self.ports['A']}"
@@ -385,18 +388,20 @@ class Demo:
         (self.folder / "end").write_text(str(epochs))
         return epochs
 
-    def train_without_failures(self, epochs):
-        """Trains in a job of its own, as fast as it can. Returns the last epoch."""
-        trained = []
-        agent = self._start(
-            "alone", lambda _, text: trained.extend(epochs_in(text)),
+    def start_without_failures(self, epochs):
+        """Starts the same training in a job of its own, which trains as fast as it can."""
+        self.alone = self._start(
+            "alone", lambda _, text: self.trained_alone.extend(epochs_in(text)),
             "--standalone", "--nproc-per-node", str(2 * WORKERS_PER_AGENT),
             TRAIN, "--epochs", str(epochs),
         )
-        self.wait("the training without failures ends", lambda: agent.process.poll() is not None,
+
+    def end_without_failures(self):
+        """Waits for the training without failures, and returns its last epoch."""
+        self.wait("the training without failures ends", lambda: self.alone.process.poll() is not None,
                   seconds=2 * ONE_WAIT_S)
-        agent.reader.join(timeout=2)
-        return trained[-1]
+        self.alone.reader.join(timeout=2)
+        return self.trained_alone[-1]
 
     def _start(self, name, on_line, *words):
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PET_")}

@@ -267,9 +267,9 @@ fn why_refused(
         RefuseReason::Closed(_) | RefuseReason::EarlierRun => return None,
         RefuseReason::Settings { ours } => differences(ours, settings),
         RefuseReason::RunId { .. } => "it has another `--rdzv-id`".to_owned(),
-        RefuseReason::ProtocolVersion { ours } => format!(
-            "it uses version {protocol} of the protocol, this job version {ours} (install the same version of ragent on all nodes)"
-        ),
+        RefuseReason::ProtocolVersion { ours } => {
+            format!("it has protocol {protocol}, this job has {ours}: install the same version")
+        }
         RefuseReason::LoopbackAddress { .. } => "its address is a loopback address".to_owned(),
         RefuseReason::NodeRankTaken { node_rank, host_name } => {
             format!("{host_name} already has `--node-rank {node_rank}`")
