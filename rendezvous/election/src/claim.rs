@@ -58,7 +58,7 @@ use std::{collections::VecDeque, time::Instant};
 use ragent_rendezvous::{
     heir::Successor,
     ids::{JobUid, NodeId, Term},
-    jitter::{Jitter, doubled},
+    jitter::{Jitter, Pauses},
     limits::AGENT_TERM_MAX,
     settings::JobState,
 };
@@ -68,7 +68,6 @@ pub use self::interface::{
     ChangeOutcome, ClaimSettings, ClaimTimers, Effect, Entry, KeyContent, Record, RecordKind,
     Revision, Stamp,
 };
-use crate::limits::PAUSE_DOUBLINGS_MAX;
 use candidate::InheritedState;
 use known::{Content, Known};
 use leader::{ClaimLeader, Release, SentChange};
@@ -87,8 +86,8 @@ pub struct Claim {
     sent: VecDeque<SentChange>,
     /// The time at which a change without an answer is repeated.
     retry_at: Option<Instant>,
-    /// The number of successive changes without an answer.
-    failures: u32,
+    /// The pauses between changes without an answer.
+    pauses: Pauses,
     /// The release of this process's record, until it is completed.
     release: Option<Release>,
     /// The highest term that is known.
@@ -133,6 +132,8 @@ impl Claim {
     /// Starts a process that knows nothing of the key.
     pub fn new(now: Instant, settings: ClaimSettings) -> Self {
         let jitter = Jitter::new(settings.seed);
+        let ClaimTimers { pause, pause_max, .. } = settings.timers;
+        let pauses = Pauses::new(pause, pause_max, settings.seed);
         Self {
             settings,
             role: Role::Follower,
@@ -141,7 +142,7 @@ impl Claim {
             pending: None,
             sent: VecDeque::new(),
             retry_at: None,
-            failures: 0,
+            pauses,
             release: None,
             highest: Term(0),
             announced: None,
@@ -173,7 +174,7 @@ impl Claim {
         };
         match outcome {
             ChangeOutcome::Made(stamp) => {
-                self.succeed();
+                self.pauses.reset();
                 if pending.replaces_garbage {
                     self.effects.push_back(Effect::GarbageReplaced);
                 }
@@ -181,7 +182,7 @@ impl Claim {
                 self.observe(now, KeyContent { revision: stamp.revision, entry, garbage: None });
             }
             ChangeOutcome::Refused(value) => {
-                self.succeed();
+                self.pauses.reset();
                 self.note_refused(&value);
                 self.observe(now, *value);
                 match &mut self.role {
@@ -396,23 +397,14 @@ impl Claim {
         self.effects.push_back(Effect::Change { number, expected, record });
     }
 
-    fn succeed(&mut self) {
-        self.failures = 0;
-        self.retry_at = None;
-    }
-
     /// Repeats the change after a pause.
     fn fail(&mut self, now: Instant) {
-        let ClaimTimers { pause, pause_max, .. } = self.settings.timers;
         // A leader repeats it soon, because its lease runs out.
-        let doublings = match self.role {
-            Role::Leader(_) => 0,
-            Role::Follower | Role::Candidate { .. } => self.failures.min(PAUSE_DOUBLINGS_MAX + 2),
-        };
-        let pause = doubled(pause, doublings, pause_max);
-        self.failures = self.failures.saturating_add(1);
-        self.retry_at = Some(now + self.jitter.spread(pause));
-        debug!(failures = self.failures, "no answer to a change of the leader's record");
+        if matches!(self.role, Role::Leader(_)) {
+            self.pauses.reset();
+        }
+        self.retry_at = Some(now + self.pauses.after_failure());
+        debug!("no answer to a change of the leader's record");
     }
 
     /// Reports the leader, if it has changed.

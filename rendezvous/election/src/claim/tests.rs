@@ -1,6 +1,9 @@
 //! Claims with a simulated clock and a store that answers at once.
 
-use std::{iter, time::Duration};
+mod ended_jobs;
+mod lost_records;
+
+use std::{collections::BTreeSet, iter, time::Duration};
 
 use ragent_rendezvous::{
     heir::Successor,
@@ -10,7 +13,7 @@ use ragent_rendezvous::{
 };
 
 use super::*;
-use crate::election::NewLeadership;
+use crate::{election::NewLeadership, limits::CHANGES_UNDER_WAY_MAX};
 
 /// Processes that share a store.
 struct Job {
@@ -91,6 +94,7 @@ fn successor(index: usize) -> Successor {
 }
 
 const SECOND: Duration = Duration::from_secs(1);
+const MS: Duration = Duration::from_millis(1);
 
 impl Job {
     #[expect(clippy::disallowed_methods, reason = "a test needs some instant to begin with")]
@@ -177,6 +181,20 @@ impl Job {
         }
     }
 
+    /// Carries out the next change of one process, and reports it to no other one. Other effects before it are recorded.
+    #[track_caller]
+    fn answer(&mut self, index: usize) {
+        loop {
+            match self.processes[index].poll_effect().expect("it requests a change") {
+                Effect::Change { number, expected, record } => {
+                    let outcome = self.store.change(expected, record);
+                    return self.processes[index].handle_outcome(self.now, number, outcome);
+                }
+                effect => self.seen[index].push(effect),
+            }
+        }
+    }
+
     fn watch(&mut self) {
         for index in 0..self.processes.len() {
             if !self.are_unreachable[index] && !self.are_unanswered[index] {
@@ -239,6 +257,11 @@ fn one_process_leads() {
     for other in (0..3).filter(|other| *other != leader) {
         assert_eq!(job.seen[other], std::slice::from_ref(&follows));
     }
+    // The first two changes are the placeholder and the claim; renewals follow it at their interval.
+    let timers = ClaimTimers::default();
+    let leads_for = job.now - (leadership.until - timers.leader_lease);
+    let renewals = leads_for.div_duration_f64(timers.renewal).floor() as u64;
+    assert_eq!(job.store.revision - 9, renewals);
     job.pass(60 * SECOND);
     assert_eq!(job.leader(), Some(leader));
     let writes = job.store.revision - 9;
@@ -265,6 +288,7 @@ fn lost_leader_is_replaced() {
     assert!(leadership.workers_until <= job.now);
     assert!(leadership.workers_until >= lost + timers.silence);
     assert!(leadership.term > job.led(leader)[0].term);
+    assert_eq!(job.written().successors, [successor(others[0])], "without the new leader itself");
     job.set_unreachable(&[leader], false);
     job.pass(60 * SECOND);
     assert_eq!(job.leader(), Some(others[2]), "leadership does not move back");
@@ -278,10 +302,26 @@ fn others_follow_the_successors() {
     job.remember(leader, 1, &others[..2]);
     job.set_unreachable(&[leader, others[0], others[1]], true);
     let timers = ClaimTimers::default();
-    job.pass(timers.silence + SECOND);
+    job.pass(2 * timers.silence - MS);
     assert_eq!(job.leader(), None);
-    job.pass(timers.silence);
+    job.pass(SECOND);
     assert_eq!(job.leader(), Some(others[2]));
+}
+
+/// The second successor stands one stagger after the first one would have stood.
+#[test]
+fn successors_stand_one_after_the_other() {
+    let (mut job, leader) = Job::started(3);
+    let others: Vec<usize> = (0..3).filter(|other| *other != leader).collect();
+    job.remember(leader, 1, &others);
+    job.set_unreachable(&[others[0]], true);
+    job.processes[leader].handle_leaving(job.now);
+    job.carry_out();
+    let stagger = ClaimTimers::default().stagger;
+    job.pass(stagger - MS);
+    assert_eq!(job.leader(), None);
+    job.pass(stagger + MS);
+    assert_eq!(job.leader(), Some(others[1]));
 }
 
 /// A leader that resigns is replaced at once, but the successor knows that workers may still run. The
@@ -329,16 +369,18 @@ fn silent_leader_is_forgotten() {
     assert_eq!(job.seen[1 - leader].last(), Some(&Effect::Follow { leader: None }));
 }
 
-/// The death notice of the leader's process has the same effect; that of another process, or of a former leader, has
-/// none.
+/// The death notice of the leader's process has the same effect. It has none at the leader itself, which lives. That of another process,
+/// or of a former leader, has none either.
 #[test]
 fn death_notice_is_followed_at_once() {
     let (mut job, leader) = Job::started(3);
     let others: Vec<usize> = (0..3).filter(|other| *other != leader).collect();
     job.remember(leader, 1, &others);
     job.processes[others[0]].handle_death_notice(job.now, &process(others[1]));
+    job.processes[leader].handle_death_notice(job.now, &process(leader));
     job.pass(SECOND);
     assert_eq!(job.leader(), Some(leader));
+    assert!(!job.seen[leader].contains(&Effect::Follow { leader: None }));
     job.set_unreachable(&[leader], true);
     let ended = job.now;
     job.processes[others[0]].handle_death_notice(job.now, &process(leader));
@@ -466,12 +508,82 @@ fn retries_back_off() {
     assert!((30..90).contains(&numbers), "{numbers} changes in a minute");
 }
 
+/// A process that has reached the store begins with short pauses again.
+#[test]
+fn pauses_are_short_after_a_success() {
+    let (mut job, leader) = Job::started(1);
+    job.set_unreachable(&[leader], true);
+    job.pass(60 * SECOND);
+    job.set_unreachable(&[leader], false);
+    job.pass(20 * SECOND);
+    job.processes[leader].handle_highest(job.now, Term(1_000_000 << 16));
+    job.carry_out();
+    job.set_unreachable(&[leader], true);
+    job.pass(ClaimTimers::default().silence - MS);
+    let before = job.processes[leader].number;
+    job.pass(SECOND);
+    let tries = job.processes[leader].number - before;
+    assert!(tries >= 3, "{tries} changes in the first second");
+}
+
+/// Only changes that were sent within a lease count, and their number is bounded.
+#[test]
+fn changes_that_count_are_bounded() {
+    let (mut job, leader) = Job::started(1);
+    job.are_unanswered[leader] = true;
+    // A state that the store does not confirm is written again after each pause.
+    job.remember(leader, 1, &[]);
+    job.pass(ClaimTimers::default().leader_lease - SECOND);
+    assert_eq!(job.leader(), Some(leader));
+    assert_eq!(job.processes[leader].sent.len(), CHANGES_UNDER_WAY_MAX);
+}
+
+/// Processes that stand at the same time propose different terms.
+#[test]
+fn terms_differ_between_processes() {
+    let terms: BTreeSet<Term> = (0..3)
+        .map(|index| {
+            let mut job = Job::new(3);
+            job.processes.swap(0, index);
+            job.processes.truncate(1);
+            job.watch();
+            job.pass(10 * SECOND);
+            job.led(0)[0].term
+        })
+        .collect();
+    assert_eq!(terms.len(), 3);
+}
+
+/// A leader ends its leadership when the key has the record of another one, of its own or a higher term. It writes its own again at once
+/// if the key has an older one.
+#[test]
+fn leader_yields_to_a_newer_record() {
+    for (change, leads) in [(-1, true), (0, false), (1, false)] {
+        let (mut job, leader) = Job::started(1);
+        let term = job.written().term;
+        let record = Record {
+            process: process(9),
+            term: Term(term.0.strict_add_signed(change)),
+            ..job.written().clone()
+        };
+        let expected = job.store.value().stamp().unwrap();
+        job.store.change(expected, Box::new(record));
+        job.watch();
+        job.carry_out();
+        assert_eq!(
+            (job.leader() == Some(leader), job.written().term == term),
+            (leads, leads || change == 0)
+        );
+        assert_eq!(job.written().process == process(leader), leads);
+    }
+}
+
 /// A leader that learns of a higher term resigns, and the next term is above it.
 #[test]
 fn higher_term_ends_the_leadership() {
     let (mut job, leader) = Job::started(1);
-    let term = Term(1_000_000 << 16);
-    job.processes[leader].handle_highest(job.now, Term(u64::MAX));
+    let term = Term(AGENT_TERM_MAX);
+    job.processes[leader].handle_highest(job.now, Term(AGENT_TERM_MAX + 1));
     assert_eq!(job.leader(), Some(leader), "no agent knows such a term");
     job.processes[leader].handle_highest(job.now, term);
     job.carry_out();
@@ -533,355 +645,4 @@ fn longer_silence_counts() {
     assert_eq!(job.led(1 - leader), []);
     job.pass(2 * SECOND);
     assert_eq!(job.leader(), Some(1 - leader));
-}
-
-/// A store that was restored from a copy has lower revisions and an older record: the leader writes its record again,
-/// and the others accept it.
-#[test]
-fn restored_store_is_accepted() {
-    let (mut job, leader) = Job::started(2);
-    let copy = (job.store.revision, job.store.entry.clone());
-    job.remember(leader, 1, &[1 - leader]);
-    job.pass(20 * SECOND);
-    (job.store.revision, job.store.entry) = copy;
-    job.pass(SECOND);
-    assert_eq!(job.leader(), Some(leader));
-    job.pass(10 * SECOND);
-    assert_eq!((job.leader(), job.led(leader).len()), (Some(leader), 1));
-    job.set_unreachable(&[leader], true);
-    job.pass(10 * SECOND);
-    assert_eq!(job.leader(), Some(1 - leader));
-    assert_eq!(job.led(1 - leader)[0].job_state, Some(job_state(1)));
-}
-
-/// A store that comes back empty does not end the leadership: the leader writes its record again at once. If it is lost
-/// afterwards, its state is not.
-#[test]
-fn empty_store_is_accepted() {
-    let (mut job, leader) = Job::started(2);
-    job.remember(leader, 1, &[1 - leader]);
-    job.pass(20 * SECOND);
-    job.store = Store { revision: 1, lease: 1, ..Store::default() };
-    job.watch();
-    job.carry_out();
-    assert_eq!(job.written().job_state, Some(job_state(1)));
-    job.pass(20 * SECOND);
-    assert_eq!((job.leader(), job.led(leader).len()), (Some(leader), 1));
-    job.set_unreachable(&[leader], true);
-    job.pass(10 * SECOND);
-    assert_eq!(job.leader(), Some(1 - leader));
-    assert_eq!(job.led(1 - leader)[0].job_state, Some(job_state(1)));
-}
-
-/// A leader whose record is deleted writes it again at once, as often as that happens, and leads in the same term. The
-/// others follow it.
-#[test]
-fn deleted_record_is_written_again() {
-    let (mut job, leader) = Job::started(3);
-    job.remember(leader, 1, &[]);
-    for _ in 0..3 {
-        job.store.delete();
-        job.watch();
-        job.carry_out();
-        assert_eq!(job.written().job_state, Some(job_state(1)));
-        assert!(job.written().kind != RecordKind::Placeholder);
-        job.pass(10 * SECOND);
-        assert_eq!((job.leader(), job.led(leader).len()), (Some(leader), 1));
-    }
-    let term = job.led(leader)[0].term;
-    let follows = Effect::Follow { leader: Some((format!("h{leader}:1"), term)) };
-    for other in (0..3).filter(|other| *other != leader) {
-        assert_eq!(job.seen[other].last(), Some(&follows));
-    }
-}
-
-/// The key is deleted while the leader does not reach the store. Another process puts the state back, and leads with it
-/// when the key has not changed for a silence: the leader's lease is over, and so are its workers.
-#[test]
-fn job_state_outlives_a_deleted_key() {
-    let (mut job, leader) = Job::started(3);
-    let others: Vec<usize> = (0..3).filter(|other| *other != leader).collect();
-    job.remember(leader, 3, &[others[1], others[0]]);
-    job.set_unreachable(&[leader], true);
-    let until = job.processes[leader].leads_until().unwrap();
-    job.store.delete();
-    job.watch();
-    job.carry_out();
-    job.pass(SECOND);
-    let placeholder = job.written().clone();
-    assert!(placeholder.kind == RecordKind::Placeholder);
-    assert_eq!((placeholder.process, placeholder.job_state), (process(leader), Some(job_state(3))));
-    let timers = ClaimTimers::default();
-    job.pass(timers.silence - SECOND);
-    assert_eq!(job.leader(), None);
-    job.pass(2 * SECOND);
-    assert_eq!(job.leader(), Some(others[1]), "the first successor");
-    let [leadership] = &job.led(others[1])[..] else { panic!("it leads once") };
-    assert_eq!(leadership.former, Some(process(leader)));
-    assert_eq!(leadership.job_state, Some(job_state(3)));
-    assert!(leadership.term > job.led(leader)[0].term);
-    assert!(leadership.workers_until <= job.now);
-    assert!(leadership.workers_until >= until + (timers.silence - timers.leader_lease));
-}
-
-/// A leader replaces the placeholder of another process, because that one does not lead.
-#[test]
-fn placeholder_does_not_end_the_leadership() {
-    let (mut job, leader) = Job::started(2);
-    job.remember(leader, 1, &[]);
-    job.set_unreachable(&[leader], true);
-    job.store.delete();
-    job.watch();
-    job.carry_out();
-    job.pass(SECOND);
-    assert_eq!(job.written().kind, RecordKind::Placeholder);
-    job.set_unreachable(&[leader], false);
-    job.pass(20 * SECOND);
-    assert_eq!((job.leader(), job.led(leader).len()), (Some(leader), 1));
-    assert!(job.written().kind != RecordKind::Placeholder);
-}
-
-/// A process that has never seen a record does not know whether one was deleted just before. It leads when the key that
-/// it has created has not changed for a silence, with neither state nor former leader. If it is lost, another one does.
-#[test]
-fn founder_waits_for_a_silence() {
-    let mut job = Job::new(2);
-    job.watch();
-    job.pass(SECOND);
-    let placeholder = job.written().clone();
-    assert!(placeholder.kind == RecordKind::Placeholder);
-    assert_eq!((placeholder.term, placeholder.job_state), (Term(0), None));
-    let silence = ClaimTimers::default().silence;
-    job.pass(silence - SECOND);
-    assert_eq!(job.leader(), None);
-    let founder = usize::from(placeholder.process == process(1));
-    job.set_unreachable(&[founder], true);
-    job.pass(SECOND);
-    assert_eq!(job.leader(), Some(1 - founder));
-    let [leadership] = &job.led(1 - founder)[..] else { panic!("it leads once") };
-    assert_eq!((leadership.former.clone(), leadership.job_state.clone()), (None, None));
-    assert!(leadership.workers_until <= job.now);
-}
-
-/// A founder begins no other job while a second process knows one: this process puts the state into the key.
-#[test]
-fn founder_receives_the_job_state_of_others() {
-    let (mut job, leader) = Job::started(3);
-    let others: Vec<usize> = (0..3).filter(|other| *other != leader).collect();
-    job.remember(leader, 4, &[others[0]]);
-    job.set_unreachable(&[0, 1, 2], true);
-    job.store.delete();
-    job.processes[others[0]] = Job::new(3).processes.remove(others[0]);
-    job.set_unreachable(&[others[0]], false);
-    job.pass(SECOND);
-    assert_eq!((job.written().term, job.written().kind), (Term(0), RecordKind::Placeholder));
-    job.set_unreachable(&[others[1]], false);
-    job.pass(SECOND);
-    assert_eq!(
-        (job.written().job_state.clone(), job.written().kind),
-        (Some(job_state(4)), RecordKind::Placeholder)
-    );
-    job.pass(20 * SECOND);
-    let next = job.leader().expect("one of them leads");
-    assert_eq!(job.led(next)[0].job_state, Some(job_state(4)));
-}
-
-/// A value that is not a record is replaced: by the leader at once, otherwise by one process, which puts the state back.
-/// The replacement is reported once.
-#[test]
-fn garbage_is_replaced() {
-    let (mut job, leader) = Job::started(3);
-    job.remember(leader, 1, &[]);
-    let replaced = |job: &Job| {
-        job.seen.iter().flatten().filter(|effect| **effect == Effect::GarbageReplaced).count()
-    };
-    job.store.spoil();
-    job.watch();
-    job.carry_out();
-    assert_eq!((job.written().job_state.clone(), replaced(&job)), (Some(job_state(1)), 1));
-    job.pass(20 * SECOND);
-    assert_eq!((job.leader(), job.led(leader).len()), (Some(leader), 1));
-    job.set_unreachable(&[leader], true);
-    job.store.spoil();
-    job.watch();
-    job.carry_out();
-    job.pass(ClaimTimers::default().silence);
-    assert_eq!((job.leader(), replaced(&job)), (None, 2));
-    job.pass(20 * SECOND);
-    let next = job.leader().expect("one of them leads");
-    assert_eq!((job.led(next)[0].job_state.clone(), replaced(&job)), (Some(job_state(1)), 2));
-}
-
-/// An older record than the newest known record is replaced, and its leader does not lead again because of
-/// it.
-#[test]
-fn older_record_is_replaced() {
-    let (mut job, first) = Job::started(3);
-    job.remember(first, 1, &[]);
-    let copy = job.store.clone();
-    job.processes[first].handle_highest(job.now, Term(1_000_000 << 16));
-    job.pass(10 * SECOND);
-    let second = job.leader().expect("one of them leads");
-    job.remember(second, 2, &[first]);
-    job.pass(SECOND);
-    job.set_unreachable(&[second], true);
-    job.store = Store { lease: 1, ..copy };
-    job.watch();
-    job.carry_out();
-    assert!(job.leader().is_none_or(|leader| leader == second));
-    job.pass(SECOND);
-    assert_eq!(
-        (job.written().job_state.clone(), job.written().kind),
-        (Some(job_state(2)), RecordKind::Placeholder)
-    );
-    job.pass(20 * SECOND);
-    let third = job.leader().expect("one of them leads");
-    assert_eq!(job.led(third).pop().unwrap().job_state, Some(job_state(2)));
-}
-
-/// The store was emptied, and its new record has the revision that a process knows from before. This is not taken for the
-/// record that it has seen.
-#[test]
-fn same_revision_after_a_reset_is_another_record() {
-    let (mut job, leader) = Job::started(2);
-    job.remember(leader, 1, &[1 - leader]);
-    job.set_unreachable(&[1 - leader], true);
-    let stamp = Stamp { revision: Revision(job.store.revision), lease: 1 };
-    job.pass(ClaimTimers::default().silence - SECOND);
-    let record = job.written().clone();
-    let entry = Some(Entry { stamp, record });
-    job.store = Store { revision: stamp.revision.0, entry, lease: 1, garbage: None };
-    job.are_unreachable[1 - leader] = false;
-    job.now += 2 * SECOND;
-    job.processes[1 - leader].handle_timeout(job.now);
-    job.carry_out();
-    assert_eq!(job.led(1 - leader), []);
-    job.pass(20 * SECOND);
-    assert_eq!((job.leader(), job.led(leader).len()), (Some(leader), 1));
-}
-
-/// After the store was emptied, another job has lower terms than an ended job. A process that knows the end
-/// does not replace its record.
-#[test]
-fn ended_job_does_not_replace_another_one() {
-    let mut known = Known::default();
-    let record = |term: u64, uid: &str| Record {
-        process: process(0),
-        endpoint: "h0:1".to_owned(),
-        term: Term(term),
-        number: 1,
-        silence: Duration::ZERO,
-        kind: RecordKind::Leads,
-        successors: Vec::new(),
-        job_state: Some(JobState::new(JobUid::new(uid))),
-    };
-    let mut ended = record(9, "a");
-    if let Some(job_state) = &mut ended.job_state {
-        job_state.closed = Some(outcome());
-    }
-    known.keep(&ended);
-    assert!(known.is_outdated(&record(3, "a")));
-    known.keep(&record(3, "b"));
-    assert!(!known.is_outdated(&record(3, "b")) && !known.has_ended());
-    // The placeholder of a process that has seen no record is not one to be kept.
-    let mut known = Known::default();
-    known.keep(&record(0, "c"));
-    assert!(known.newest.is_none());
-}
-
-/// A process that took part in a job and finds the record of its end has the outcome from there, once, and never leads. A process
-/// that knows the outcome finds no key any more, because it was deleted: the same.
-#[test]
-fn process_outlives_its_job() {
-    for is_deleted in [false, true] {
-        let (mut job, leader) = Job::started(3);
-        let other = (leader + 1) % 3;
-        job.remember(leader, 1, &[other]);
-        let closed = JobState { closed: Some(outcome()), ..job_state(1) };
-        let term = job.led(leader)[0].term;
-        for process in &mut job.processes {
-            process.handle_registered(job.now, job_state(1).job_uid);
-        }
-        // One process knows the outcome, one is unreachable before it.
-        job.set_unreachable(&[(leader + 2) % 3], true);
-        job.processes[leader].handle_remember(job.now, closed);
-        job.carry_out();
-        if is_deleted {
-            job.store.delete();
-            job.processes.remove(leader);
-            job.processes.insert(leader, Job::new(3).processes.remove(leader));
-            job.set_unreachable(&[leader], true);
-        } else {
-            job.processes[leader].handle_job_over(job.now, term);
-            job.processes[leader].handle_leaving(job.now);
-            job.carry_out();
-            job.set_unreachable(&[(leader + 2) % 3], false);
-        }
-        job.pass(60 * SECOND);
-        let outlived = |index: usize| {
-            let is_end = |effect: &&Effect| **effect == Effect::Outlived(Box::new(outcome()));
-            job.seen[index].iter().filter(is_end).count()
-        };
-        assert_eq!(outlived(other), 1, "{is_deleted}");
-        assert_eq!(outlived((leader + 2) % 3), usize::from(!is_deleted));
-        assert_eq!((outlived(leader), job.leader()), (0, None));
-    }
-}
-
-/// A process that was not registered for a job that is over begins another one, at once and without anything of it, although the record
-/// names processes that were to succeed its leader.
-#[test]
-fn another_job_replaces_one_that_is_over() {
-    let (mut job, leader) = Job::ended(2);
-    let other = 1 - leader;
-    job.processes[other] = Job::new(3).processes.remove(2);
-    job.watch();
-    job.pass(SECOND);
-    assert_eq!(job.leader(), Some(other));
-    let leadership = job.led(other).pop().unwrap();
-    assert_eq!((leadership.former, leadership.job_state), (None, None));
-}
-
-/// The leader is lost after the end of the job, before all nodes have the outcome. A process that was not registered for that job begins
-/// another one when the record may be replaced.
-#[test]
-fn another_job_replaces_one_whose_leader_is_lost() {
-    let (mut job, leader) = Job::started(2);
-    let other = 1 - leader;
-    job.remember(leader, 1, &[other]);
-    let closed = JobState { closed: Some(outcome()), ..job_state(1) };
-    job.processes[leader].handle_remember(job.now, closed);
-    job.carry_out();
-    job.set_unreachable(&[leader], true);
-    job.processes[other] = Job::new(3).processes.remove(2);
-    job.watch();
-    job.pass(ClaimTimers::default().leader_lease);
-    assert_eq!(job.leader(), None);
-    job.pass(20 * SECOND);
-    assert_eq!(job.leader(), Some(other));
-    let leadership = job.led(other).pop().unwrap();
-    assert_eq!((leadership.former, leadership.job_state), (None, None));
-}
-
-/// The store comes back from a copy that was made after the end of an earlier job. The state of the present job is put back.
-#[test]
-fn older_record_of_a_job_that_is_over_is_replaced() {
-    let (mut job, _) = Job::ended(2);
-    let copy = job.store.clone();
-    job.processes = Job::new(2).processes;
-    job.watch();
-    job.pass(20 * SECOND);
-    let leader = job.leader().expect("one process leads");
-    job.remember(leader, 4, &[1 - leader]);
-    job.set_unreachable(&[leader], true);
-    job.store = Store { lease: copy.lease + 1, ..copy };
-    job.watch();
-    job.carry_out();
-    job.pass(ClaimTimers::default().silence / 2);
-    assert_eq!(job.written().kind, RecordKind::Placeholder);
-    assert_eq!(job.written().job_state, Some(job_state(4)));
-    job.pass(20 * SECOND);
-    assert_eq!(job.leader(), Some(1 - leader));
-    let leadership = job.led(1 - leader).pop().unwrap();
-    assert_eq!(leadership.job_state, Some(job_state(4)));
 }
