@@ -12,6 +12,7 @@ use ragent_rendezvous::{
 mod changes;
 mod ended_jobs;
 mod other_jobs;
+mod renewals;
 
 use super::{timers::Timers, *};
 
@@ -203,6 +204,18 @@ fn voters_of_a_first_job_elect_at_once() {
         voters.pass(millis(60_000));
         assert_eq!(voters.leader(), Some(leader));
         assert_eq!(voters.led(leader).len(), 1, "elected once");
+        let seen = &voters.seen[leader];
+        assert!(
+            !seen.iter().any(|effect| matches!(effect, Effect::Copied(_))),
+            "nothing is written"
+        );
+        let ends: Vec<_> = seen
+            .iter()
+            .filter_map(
+                |effect| if let Effect::Extend(until) = effect { Some(until) } else { None },
+            )
+            .collect();
+        assert!(ends.is_sorted_by(|one, next| one < next), "each one is reported once");
     }
 }
 
@@ -310,8 +323,10 @@ fn leader_resigns_with_its_coordinator() {
     let (now, term) = (voters.now, voters.voters[leader].highest());
     voters.voters[leader].handle_resigned(now, Term(term.0 - 1));
     assert!(voters.voters[leader].leads_until().is_some());
+    let renewal = voters.voters[leader].sequence;
     voters.voters[leader].handle_resigned(now, term);
     assert_eq!(voters.voters[leader].leads_until(), None);
+    assert_eq!(voters.voters[leader].sequence, renewal + 1, "the release has a number of its own");
     voters.pass(millis(2_000));
     assert!(voters.leader().is_some());
 }
@@ -466,6 +481,9 @@ fn one_vote_in_a_term_and_none_under_a_lease() {
     let follower = (leader + 1) % 3;
     let (now, high) = (voters.now, Term(u64::from(u32::MAX)));
     let answer = voters.voters[follower].handle_request(now, vote((leader + 2) % 3, high));
+    assert!(!answer.expect("an answer").body.is_granted, "another leads");
+    let asks = VoterMessage { body: Request::PreVote, ..vote((leader + 2) % 3, high) };
+    let answer = voters.voters[follower].handle_request(now, asks);
     assert!(!answer.expect("an answer").body.is_granted, "another leads");
 
     let mut alone = voter(now, 0, 3);
@@ -625,19 +643,39 @@ fn sent(voter: &mut Election) -> Vec<(VoterAddress, VoterMessage<Request>)> {
     sent.collect()
 }
 
-/// A process repeats its request to a voter that is connected again before it has answered.
+/// A process repeats its request to a voter that is connected again before it has answered, and only then.
 #[test]
 fn voter_that_is_connected_again_is_asked_again() {
     let (now, again) = (Voters::new(1).now, address(1));
-    for mut asking in [pre_candidate(now), candidate(now).0] {
+    for (mut asking, has_answered) in [
+        (pre_candidate(now), false),
+        (candidate(now).0, false),
+        (pre_candidate(now), true),
+        (candidate(now).0, true),
+    ] {
         sent(&mut asking);
+        if has_answered {
+            let other = voter(now, 1, 3);
+            let answer = other.voter.answer(now, false, Knowledge::default());
+            asking.handle_answer(asking.clock, other.message(now, asking.sequence, answer));
+        }
         asking.handle_disconnected(&again);
         asking.handle_connected(asking.clock, &again);
         let is_asked = |message: &VoterMessage<Request>| {
             matches!(message.body, Request::PreVote | Request::Vote { .. })
         };
-        assert!(sent(&mut asking).iter().any(|(to, message)| *to == again && is_asked(message)));
+        let is_asked_again =
+            sent(&mut asking).iter().any(|(to, message)| *to == again && is_asked(message));
+        assert_eq!(is_asked_again, !has_answered);
     }
+}
+
+/// Each poll has a number of its own, so that an answer to an earlier one does not count.
+#[test]
+fn polls_have_numbers_of_their_own() {
+    let now = Voters::new(1).now;
+    let (first, votes) = (pre_candidate(now).sequence, candidate(now).1);
+    assert!(votes.iter().all(|(_, message)| message.sequence > first));
 }
 
 /// An elected process to which no majority grants a lease gives up, and becomes a candidate again.
@@ -690,6 +728,11 @@ fn agents_cannot_use_up_all_terms() {
     }
     assert!(voters.leader().is_some());
     assert!(Term(NUMBER_MAX).proposed(u16::MAX).0 <= NUMBER_MAX);
+    let mut voter = voter(voters.now, 0, 3);
+    voter.learn(voters.now, Term(NUMBER_MAX + 1));
+    assert_eq!(voter.highest(), Term(0), "no voter has such a term");
+    voter.learn(voters.now, Term(NUMBER_MAX));
+    assert_eq!(voter.highest(), Term(NUMBER_MAX));
 }
 
 /// A voter's claim about workers is limited to the longest lease.

@@ -170,6 +170,11 @@ fn voters_are_added() {
     voters.pass(millis(1_000));
     assert_eq!(voters.list(0), [Some(0), Some(1), Some(2)]);
     assert_eq!(voters.led(0).len(), 1, "its lease did not end");
+    // The list of the first round, both lists during the change, and the new one.
+    for (place, lists) in [(0, 3), (1, 3)] {
+        let stored = voters.seen[place].iter().filter(|effect| **effect == Effect::Store);
+        assert_eq!(stored.count(), lists, "{place}");
+    }
     voters.is_down[0] = true;
     voters.pass(millis(4_000));
     let second = voters.leader().expect("another leader");
@@ -192,7 +197,9 @@ fn hosts_are_lost_one_after_another() {
         voters.register(3);
         voters.pass(millis(40_000));
     }
-    assert!(voters.leader().is_some());
+    let leader = &voters.voters[voters.leader().expect("a leader")];
+    let needed = leader.connections();
+    assert!(leader.answered().keys().chain(&leader.connected).all(|at| needed.contains(at)));
 }
 
 /// A voter that leaves is replaced at once, and is then not needed. Without another member it is not
@@ -212,6 +219,70 @@ fn leaving_voter_is_replaced() {
         assert_eq!(voters.voters[leaving].is_needed(), !is_replaced);
         assert_eq!(!voters.list(leader).contains(&Some(leaving as u64)), is_replaced);
     }
+}
+
+/// A voter that leaves is replaced before a silent one, because its process waits for that.
+#[test]
+fn leaving_voter_is_replaced_first() {
+    let mut voters = Voters::listed(4, 3);
+    let leader = voters.begin();
+    let mut others = (0..3).filter(|place| *place != leader);
+    let (silent, leaving) = (others.next().expect("a place"), others.next().expect("a place"));
+    voters.is_down[silent] = true;
+    voters.is_down[3] = true;
+    voters.register(3);
+    voters.pass(millis(35_000));
+    voters.is_down[3] = false;
+    voters.voters[leaving].handle_leaving(voters.now);
+    voters.deliver();
+    voters.register(3);
+    voters.pass(millis(1_000));
+    let list = voters.list(leader);
+    assert!(list.contains(&Some(3)) && list.contains(&Some(silent as u64)), "{list:?}");
+}
+
+/// A voter has asked to leave, and is started again instead: it is not replaced any more.
+#[test]
+fn voter_that_returns_is_not_replaced() {
+    let mut voters = Voters::listed(4, 3);
+    let leader = voters.begin();
+    voters.is_down[3] = true;
+    voters.register(3);
+    let returning = (leader + 1) % 3;
+    voters.voters[returning].handle_leaving(voters.now);
+    voters.deliver();
+    voters.restart(returning, Term(0));
+    voters.pass(millis(5_000));
+    voters.is_down[3] = false;
+    voters.register(3);
+    voters.pass(millis(3_000));
+    assert!(voters.list(leader).contains(&Some(returning as u64)));
+}
+
+/// A process that has no slot does not wait to be replaced.
+#[test]
+fn process_without_a_slot_leaves_at_once() {
+    let mut voters = Voters::listed(5, 3);
+    let leader = voters.begin();
+    voters.register(3);
+    voters.pass(millis(1_000));
+    let (now, other) = (voters.now, (leader + 1) as u64 % 3);
+    assert!(voters.voters[leader].handle_leave(now, VoterId(other), &process(0)));
+    assert!(!voters.voters[leader].handle_leave(now, VoterId(99), &process(9)));
+}
+
+/// The answer of a voter counts more than a report that names another voter at its address.
+#[test]
+fn voter_that_answers_keeps_its_slot() {
+    let mut voters = Voters::listed(4, 3);
+    let leader = voters.begin();
+    voters.pass(millis(1_000));
+    let mut members = voters.members(0..4);
+    members.push(Member { voter: VoterId(77), address: address((leader + 1) % 3) });
+    let report = MembersReport { members, wanted: 3, has_nodes: true };
+    voters.voters[leader].handle_members(voters.now, report);
+    voters.pass(millis(5_000));
+    assert_eq!(voters.list(leader), [Some(0), Some(1), Some(2)]);
 }
 
 /// A leader remembers at most as many leaving voters as a job has, even if more processes ask to be replaced.
@@ -327,6 +398,21 @@ fn leaving_voter_waits_for_late_members() {
     voters.register(3);
     voters.pass(millis(1_000));
     assert!(voters.voters[leaving].may_end() && !voters.voters[leaving].is_needed());
+}
+
+/// If no further member registers within three seconds, a voter that leaves is not replaced.
+#[test]
+fn leaving_voter_waits_only_for_a_while() {
+    let mut voters = Voters::listed(3, 3);
+    let leader = voters.begin();
+    let leaving = (leader + 1) % 3;
+    let members = voters.members([leader].into_iter());
+    let report = MembersReport { members, wanted: 3, has_nodes: true };
+    voters.voters[leader].handle_members(voters.now, report);
+    voters.pass(millis(5_000));
+    voters.voters[leaving].handle_leaving(voters.now);
+    voters.deliver();
+    assert!(voters.voters[leaving].may_end());
 }
 
 /// A process that has lost its state file is another voter: it does not vote in the place of the former one, and

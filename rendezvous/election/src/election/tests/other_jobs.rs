@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use ragent_rendezvous::{
     heir::{Member, MembersReport},
     known_job::{KnownJob, Leads, Seniority},
+    limits::VOTERS_MAX,
     message::{JobResult, Outcome},
 };
 
@@ -427,11 +428,18 @@ fn what_is_shown_is_limited() {
     }
     assert_eq!(others(&voter).len(), OTHER_JOBS_MAX);
     assert!(others(&voter).iter().all(|job| job.addresses == [address(OTHER)]));
+    voter.handle_known_job(now, &job("job0", &Vec::from_iter(300..350)));
+    assert_eq!(others(&voter)[0].addresses.len(), 2 * VOTERS_MAX + 1, "of one list");
     for first in 0..10 {
         let places: Vec<_> = (10 * first..10 * first + 20).collect();
         voter.handle_known_job(now, &job("job0", &places));
     }
-    assert!(others(&voter)[0].addresses.len() <= 20);
+    assert_eq!(others(&voter)[0].addresses.len(), 4 * VOTERS_MAX);
+    for place in 100..200 {
+        voter.handle_found(now, &address(place));
+    }
+    let found = voter.connections().iter().filter(|at| (100..200).contains(&place(at))).count();
+    assert_eq!(found, 4 * VOTERS_MAX);
 
     let mut leader = leader_of("own", 1);
     leader.voters[0].handle_known_job(leader.now, &job("own", &[OTHER]));
@@ -481,10 +489,16 @@ fn newer_list_of_the_own_job_is_asked_for() {
     };
     let number = file.version.number;
     let mut voter = with_file(now, 0, file.clone());
+    voter.handle_found(now, &address(0));
+    assert!(!voter.connections().contains(&address(0)), "its own address");
     voter.handle_stranger(now, shows(number));
     assert!(!voter.connections().contains(&address(OTHER)));
     voter.handle_stranger(now, shows(number + 1));
     assert!(voter.connections().contains(&address(OTHER)));
+    let job = Some(job("job", &Vec::from_iter(300..350)));
+    voter.handle_stranger(now, VoterMessage { job, ..shows(number + 1) });
+    let found = voter.connections().iter().filter(|at| place(at) >= 300).count();
+    assert_eq!(found, 2 * VOTERS_MAX);
     let mut later = now;
     pass(&mut voter, &mut later, Timers::default().patience());
     assert!(!voter.connections().contains(&address(OTHER)));
@@ -686,6 +700,23 @@ fn younger_job_yields() {
         leader.handle_answer(now, answer);
         assert_eq!(yields(leader), [], "it does so once");
     }
+}
+
+/// The driver is informed of the leader of another job when its address or its term changes.
+#[test]
+fn leader_of_another_job_is_reported() {
+    let mut voters = leader_of("own", 1);
+    let (now, other) = (voters.now, job("other", &[OTHER, OTHER + 1]));
+    voters.voters[0].handle_known_job(now, &other);
+    effects(&mut voters.voters[0]);
+    let mut is_reported = |place, term: u64| {
+        let leads = leads(100).map(|leads| Leads { term: Term(term << 16), ..leads });
+        let answer = leading(leads, showing(place, other.clone(), refusal()));
+        voters.voters[0].handle_answer(now, answer);
+        effects(&mut voters.voters[0]).contains(&Effect::OtherJobs)
+    };
+    assert!(is_reported(OTHER, 5) && !is_reported(OTHER, 5));
+    assert!(is_reported(OTHER + 1, 5) && is_reported(OTHER + 1, 6) && !is_reported(OTHER + 1, 6));
 }
 
 /// Jobs are ordered by the time of their birth, and then by their uids.
