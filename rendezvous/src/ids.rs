@@ -225,4 +225,12 @@ mod tests {
         let key = ProofKey::new([2; 32]);
         assert_eq!((format!("{key:?}"), key.as_bytes()), ("ProofKey(..)".to_owned(), &[2; 32]));
     }
+
+    /// A round is shown with the term of its coordinator. Two ids are the same text in memory only if one is a copy of the other.
+    #[test]
+    fn ids_are_shown_and_compared() {
+        assert_eq!(RoundId { term: Term(3), round: Round(7) }.to_string(), "3.7");
+        let id = NodeId::new("a");
+        assert!(id.is(&id.clone()) && !id.is(&NodeId::new("a")));
+    }
 }

@@ -94,4 +94,12 @@ mod tests {
         assert_ne!(pauses(1), pauses(2));
         assert_eq!(doubled(Duration::MAX, u32::MAX, ms(7)), ms(7));
     }
+
+    /// The numbers are those of SplitMix64: its reference implementation begins with these for the seed 0.
+    #[test]
+    fn numbers_are_those_of_the_reference() {
+        let mut jitter = Jitter::new(0);
+        let numbers = [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f];
+        assert_eq!(numbers.map(|_| jitter.bits()), numbers);
+    }
 }

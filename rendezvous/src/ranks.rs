@@ -168,6 +168,14 @@ mod tests {
         assert_eq!(sorted(nodes(Some(7))), ["a", "b", "c"]);
     }
 
+    /// Two names of which one is the begin of the other are compared only as far as both go.
+    #[test]
+    fn shorter_name_comes_first() {
+        assert_eq!(natural("a", "a1"), Ordering::Less);
+        assert_eq!(natural("a1", "a"), Ordering::Greater);
+        assert_eq!(natural("", "a"), Ordering::Less);
+    }
+
     proptest! {
         /// Each node has exactly one rank, and survivors move only if they must.
         #[test]

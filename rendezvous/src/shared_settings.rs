@@ -275,6 +275,8 @@ mod tests {
     fn leases_are_scaled_with_the_most_nodes() {
         let given = Leases::default();
         assert_eq!(given.for_nodes(up_to(1_090)), given);
+        let without = Leases { keep_alive_interval: Duration::ZERO, ..given };
+        assert_eq!(without.for_nodes(up_to(10_000)), without, "no keep-alives are sent");
         let scaled = given.for_nodes(up_to(10_000));
         assert_eq!(scaled.keep_alive_interval, Duration::from_millis(2_750));
         assert_eq!(scaled.agent, Duration::from_secs(22));
@@ -289,6 +291,7 @@ mod tests {
         for (text, shown) in [("3", "3"), ("2:8", "2:8"), ("2:8:2", "2:8:2"), ("1:1", "1")] {
             assert_eq!(text.parse::<NodeRange>().unwrap().to_string(), shown);
         }
+        assert_eq!("2:8:2".parse::<NodeRange>().unwrap().unit(), 2);
         for text in ["", "2:", "a:b", "1:2:3:4", "3:2", "0", "1:8:16"] {
             text.parse::<NodeRange>().unwrap_err();
         }

@@ -681,3 +681,34 @@ impl NodeStateName {
         matches!(self, Self::Quarantined | Self::Unhealthy | Self::Excluded)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The productive part is that of the time in which something is known about progress, without what was done again.
+    #[test]
+    fn productive_part_is_of_the_known_time() {
+        let time = |states: &[(&str, u64)], redone_ms| JobTime {
+            states: states
+                .iter()
+                .map(|(state, ms)| StateTime { state: (*state).to_owned(), ms: *ms, settled_ms: 0 })
+                .collect(),
+            redone_ms,
+            now: None,
+        };
+        let known = time(&[("productive", 60), ("stalled", 40), ("unknown", 900)], 10);
+        assert_eq!((known.age_ms(), known.known_ms()), (1_000, 100));
+        assert_eq!(known.productive_ratio(), Some(0.5));
+        assert_eq!(time(&[("stalled", 40)], 0).productive_ratio(), Some(0.0));
+        assert_eq!(time(&[("stalled", 40), ("unknown", 9)], 0).productive_ratio(), None);
+        assert_eq!(time(&[("unknown", 9)], 0).productive_ratio(), None);
+    }
+
+    /// An amount of memory has two or three digits.
+    #[test]
+    fn sizes_have_few_digits() {
+        let sizes = [3_200_000, 9_900_000, 10_000_000, 900_000_000, 61_000_000_000].map(size);
+        assert_eq!(sizes, ["3.2 MB", "9.9 MB", "10 MB", "0.9 GB", "61 GB"]);
+    }
+}

@@ -129,3 +129,32 @@ impl WorkerFailure {
         self.hardware.iter().map(line).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A report of the hardware has its time before or after the end of the worker. If the line is too long, the report is cut.
+    #[test]
+    fn hardware_has_its_time() {
+        let ranks = (GlobalRank(0), LocalRank(0));
+        let end = WorkerEnd::Exited(1);
+        let mut failure = WorkerFailure::new("a", RoundId::default(), ranks, 7, end);
+        failure.age = Duration::from_secs(5);
+        let fact = |text: &str, age: Option<u64>| HardwareFact {
+            text: text.to_owned(),
+            age: age.map(Duration::from_secs),
+        };
+        let long = "x".repeat(LINE_MAX);
+        failure.hardware = vec![
+            fact("old", None),
+            fact("early", Some(7)),
+            fact("late", Some(2)),
+            fact(&long, Some(7)),
+        ];
+        let lines = failure.hardware_lines();
+        assert_eq!(lines[..3], ["old", "early 2.0 s before", "late 3.0 s after"]);
+        assert_eq!(lines[3].len(), LINE_MAX);
+        assert!(lines[3].ends_with("x 2.0 s before"));
+    }
+}

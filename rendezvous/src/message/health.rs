@@ -64,3 +64,15 @@ pub enum OomKill {
     /// The kernel killed a process of the node at that time.
     Probable,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_one_unit() {
+        let texts =
+            [0.4, 59.0, 60.0, 3_599.0, 7_300.0].map(|s| time_text(Duration::from_secs_f64(s)));
+        assert_eq!(texts, ["0.4 s", "59.0 s", "1 min", "59 min", "2 h"]);
+    }
+}

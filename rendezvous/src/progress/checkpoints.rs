@@ -138,11 +138,11 @@ mod tests {
     use super::*;
     use crate::fixture::some_instant;
 
-    /// A job with a checkpoint of 9.8 s every 5,000 steps of 0.41 s, which fails every 2.8 h.
-    fn times(failures: u32) -> CheckpointTimes {
+    /// A job with a checkpoint of 9.8 s every 5,000 steps, which fails every 2.8 h.
+    fn times(failures: u32, every_s: u64) -> CheckpointTimes {
         let (mut checkpoints, start) = (Checkpoints::default(), some_instant());
         for n in 1..=4 {
-            let at = start + Duration::from_secs(2_050 * n);
+            let at = start + Duration::from_secs(every_s * n);
             let cost = Duration::from_millis(9_800);
             checkpoints.handle_saved(at, RoundId::default(), 5_000 * n, Some(cost));
         }
@@ -153,7 +153,7 @@ mod tests {
     /// The best interval is that of Young and Daly.
     #[test]
     fn best_interval_is_youngs() {
-        let times = times(10);
+        let times = times(10, 2_050);
         assert_eq!(
             (times.every_steps, times.every_ms, times.cost_ms),
             (5_000, 2_050_000, Some(9_800))
@@ -168,12 +168,13 @@ mod tests {
         let least =
             (1..10_000).map(|s| lost(cost, Duration::from_secs(s), mean)).fold(1.0, f64::min);
         assert!(times.best_lost.unwrap() < least + 1e-4);
+        assert_eq!(self::times(10, 500).best_ms, None, "it would gain less than 1 %");
     }
 
     /// Before two failures, the rate is a published one. A small job then needs no advice.
     #[test]
     fn rate_is_assumed_at_first() {
-        let times = times(1);
+        let times = times(1, 2_050);
         assert!(!times.is_rate_measured);
         assert_eq!(times.failure_every_ms, 250 * 24 * 3_600_000 / 4);
         assert_eq!(times.best_ms, None, "{times:?}");
@@ -194,5 +195,32 @@ mod tests {
         let times = checkpoints.times(rate).unwrap();
         assert_eq!((times.every_steps, times.every_ms), (30, 9_000));
         assert_eq!((times.cost_ms, times.best_ms, times.lost), (None, None, None));
+        // A step that was saved before is no new checkpoint.
+        checkpoints.handle_saved(later + Duration::from_secs(10), other, 50, None);
+        assert_eq!(checkpoints.intervals.len(), 1);
+    }
+
+    /// A checkpoint that costs nothing has no best interval. Without an interval, or with constant failures, all time is lost.
+    #[test]
+    fn limits_of_the_formula() {
+        let second = Duration::from_secs(1);
+        assert_eq!(best_interval(Duration::ZERO, second), None);
+        assert_eq!(best_interval(second, Duration::ZERO), None);
+        for (interval, mean) in [(Duration::ZERO, second), (second, Duration::ZERO)] {
+            assert!((lost(second / 2, interval, mean) - 1.0).abs() < f64::EPSILON);
+        }
+        // 1 s each 10 s, and half of 10 s each 100 s.
+        assert!((lost(second, 10 * second, 100 * second) - 0.15).abs() < 1e-9);
+    }
+
+    /// The medians are those of the last 16 checkpoints.
+    #[test]
+    fn only_recent_checkpoints_count() {
+        let (mut checkpoints, mut now) = (Checkpoints::default(), some_instant());
+        for step in 0..60 {
+            checkpoints.handle_saved(now, RoundId::default(), step, None);
+            assert!(checkpoints.intervals.len() == (step as usize).min(RECENT_MAX));
+            now += Duration::from_secs(1);
+        }
     }
 }

@@ -180,3 +180,25 @@ impl TrainingProgress {
         used.map(|(cause, sum)| RestartsByCause { cause, sum }).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::TestJob;
+
+    /// A coordinator that learns of a round only now did not start the job: its restart is another one.
+    #[test]
+    fn recovery_is_no_first_start() {
+        let mut t = TestJob::new(1, 2, &["a"]);
+        let now = t.job.clock;
+        let mut progress = TrainingProgress::new(now, &mut t.job.state);
+        for (why, noted) in [
+            (RestartCause::FirstStart, RestartCause::CoordinatorRestarted),
+            (RestartCause::NodeLost, RestartCause::NodeLost),
+        ] {
+            progress.begin_restart(now, why, None);
+            progress.note_recovery();
+            assert_eq!(progress.restarts.newest.as_ref().map(|restart| restart.why), Some(noted));
+        }
+    }
+}

@@ -143,6 +143,31 @@ fn steps_are_those_of_the_running_round() {
     assert_eq!(training.newest(), (Some(40), vec![("b".to_owned(), 0)]));
 }
 
+/// The interval between checkpoints is known after two of them, and the failure rate from the time with workers.
+#[test]
+fn checkpoints_are_timed() {
+    let mut training = training();
+    for step in [1, 2] {
+        training.t.pass(100 * SECOND);
+        training.step(step, StepSource::Reported);
+        training.checkpoint("a", step);
+        training.checkpoint("b", step);
+    }
+    let times = training.progress.checkpoint_times(&training.t.job).expect("two checkpoints");
+    assert_eq!((times.every_steps, times.every_ms), (1, 100_000));
+    assert_eq!(training.progress.time_with_workers(training.t.job.clock), 200 * SECOND);
+}
+
+/// Failures that an earlier coordinator has forgiven stay forgiven.
+#[test]
+fn forgiven_failures_are_learned() {
+    let mut training = training();
+    for (learned, forgiven) in [(2, 2), (1, 2), (3, 3)] {
+        training.progress.learn_forgiven(learned);
+        assert_eq!(training.progress.training().restarts_forgiven, forgiven);
+    }
+}
+
 /// A restart after a fault counts as a failure. A wanted one does not.
 #[test]
 fn unwanted_restarts_are_counted() {

@@ -210,6 +210,8 @@ mod tests {
         assert_eq!(at(&[7, 8, 9, 10, 11]), None);
         assert_eq!(at(&[7, 7, 20, 7, 20, 20]), None);
         assert_eq!(at(&[90, 7, 7, 7]), Some(vec![2, 3, 4]));
+        assert_eq!(at(&[7, 9, 9]), None, "the first one was passed by two steps");
+        assert_eq!(at(&[9, 7, 7]), None, "two steps lie between them");
         assert_eq!(at(&[7, 20, 21, 20]), Some(vec![2, 3, 4]));
     }
 

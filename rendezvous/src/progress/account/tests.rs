@@ -194,6 +194,35 @@ fn read_steps_count_after_a_while() {
     );
 }
 
+/// A step that is read again and again is one sign, and begins no training.
+#[test]
+fn repeated_step_is_one_sign() {
+    let mut now = some_instant();
+    let mut account = TimeAccount::new(now, TimeTotals::default(), Pauses::default());
+    account.enter(now, TimeState::Starting);
+    account.started(now);
+    for _ in 0..200 {
+        now += SECOND;
+        assert_eq!(account.progress(now, 7, None, true), None);
+    }
+}
+
+/// The time between the last step and the end of a round that was saved for a notice is known, if steps were reported.
+#[test]
+fn time_of_a_checkpoint_for_a_notice_is_known() {
+    for is_measured in [true, false] {
+        let mut now = some_instant();
+        let mut account = TimeAccount::new(now, TimeTotals::default(), Pauses::default());
+        account.enter(now, TimeState::Starting);
+        account.started(now);
+        if is_measured {
+            account.progress(now, 1, None, false);
+        }
+        now += 4 * SECOND;
+        assert_eq!(account.saving_over(now), if is_measured { 4 * SECOND } else { Duration::ZERO });
+    }
+}
+
 /// For any order of inputs: the states sum to the age of the job, settled times never fall, and
 /// redone time is at most the productive time.
 #[test]

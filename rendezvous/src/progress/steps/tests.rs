@@ -148,6 +148,13 @@ fn usual_time_of_a_step_is_the_median() {
     t.now += 600 * SECOND;
     t.reported("a", 21, 21);
     assert_eq!(t.merged().step_time, Some(SECOND / 2));
+    let mut t = Fixture::new();
+    t.reported("a", 0, 0);
+    for (step, millis) in [(1, 1), (2, 1), (3, 500), (4, 500), (5, 500)] {
+        t.now += Duration::from_millis(millis);
+        t.reported("a", step, step);
+    }
+    assert_eq!(t.merged().step_time, Some(SECOND / 2));
 }
 
 /// A step that goes back, as after a return to a checkpoint within the process, is accepted, and the time of a step is measured
@@ -173,6 +180,38 @@ fn new_round_begins_without_steps() {
     assert!(t.steps.of_round(t.round).is_none() && t.steps.of_round(last).is_some());
     assert!(t.reported("b", 90, 90));
     assert_eq!((t.merged().step, t.merged().highest), (90, 90));
+}
+
+/// A report that covers so many steps that each would take no time says nothing about their time.
+#[test]
+fn steps_take_some_time() {
+    let mut t = Fixture::new();
+    t.reported("a", 0, 0);
+    t.now += Duration::from_nanos(9);
+    t.reported("a", 10, 10);
+    assert_eq!(t.merged().step_time, None);
+}
+
+/// A total that came from a node's output is forgotten with its bar. One that the script has reported meanwhile stays.
+#[test]
+fn only_the_total_of_that_bar_is_forgotten() {
+    let mut t = Fixture::new();
+    t.record("a", StepProgress { total: Some(28), ..progress(StepSource::Read, 4, 4) });
+    t.record("b", StepProgress { total: Some(90), ..progress(StepSource::Read, 4, 4) });
+    t.record("a", progress(StepSource::Read, 5, 5));
+    assert_eq!(t.merged().steps_left, Some(86), "the total of the other node");
+}
+
+/// A node that saves has reached that step, although its other steps were read from its output.
+#[test]
+fn saved_step_counts() {
+    let mut t = Fixture::new();
+    t.record("a", progress(StepSource::Read, 4, 4));
+    t.steps.record_saved(t.round, 9);
+    assert_eq!(t.steps.highest_reported(), Some(9));
+    t.round.round.0 += 1;
+    t.steps.record_saved(t.round, 3);
+    assert_eq!(t.steps.highest_reported(), Some(3), "of another round");
 }
 
 /// The number of recent times is bounded.
