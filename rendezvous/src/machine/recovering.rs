@@ -503,3 +503,103 @@ pub(super) fn without_former(
     }
     phase
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        fixture::{SECOND, some_instant},
+        ids::Term,
+    };
+
+    fn round(term: u64, round: u64) -> RoundId {
+        RoundId { term: Term(term), round: Round(round) }
+    }
+
+    /// The recovery of round 5 of term 3, with these members.
+    fn with(size: u32, members: &[&str]) -> Recovering {
+        let mut recovering = Recovering::new(some_instant(), round(3, 5), size);
+        for (rank, name) in (0..).zip(members) {
+            recovering.enter(GroupRank(rank), &NodeId::new(*name), false);
+        }
+        recovering
+    }
+
+    /// The ranks of an earlier round are given up for a later one, and for the same one of a later term if a member knows it. Claims from
+    /// state files stay in the latter case.
+    #[test]
+    fn last_round_is_the_latest_that_is_known() {
+        for (other, is_member, takes, left) in [
+            (round(3, 4), true, false, 3),
+            (round(3, 6), false, true, 0),
+            (round(4, 5), false, true, 3),
+            (round(2, 5), true, false, 3),
+            (round(3, 5), true, true, 3),
+            (round(4, 5), true, true, 1),
+        ] {
+            let mut recovering = with(4, &["a", "b"]);
+            recovering.enter(GroupRank(2), &NodeId::new("claimant"), true);
+            recovering.has_member = true;
+            assert_eq!(recovering.takes(other, is_member), takes, "{other}");
+            assert_eq!(recovering.ranks.len(), left, "{other}");
+        }
+    }
+
+    /// A recovery is over at once if all members themselves are back, or have left. If nodes have only claimed ranks, or are missing, it
+    /// lasts for the leases, and for a margin.
+    #[test]
+    fn recovery_waits_for_what_is_unknown() {
+        let leases = Leases::default();
+        let ends =
+            |recovering: &Recovering| recovering.goes_on_at(leases, None, None) - recovering.since;
+        let mut recovering = with(3, &["a", "b"]);
+        assert_eq!(ends(&recovering), leases.coordinator + RECOVERY_MARGIN);
+        recovering.enter(GroupRank(2), &NodeId::new("c"), true);
+        assert_eq!(ends(&recovering), leases.coordinator);
+        recovering.enter(GroupRank(2), &NodeId::new("c"), false);
+        let mut recovering = with(3, &["a", "b", "c"]);
+        assert_eq!(ends(&recovering), Duration::ZERO);
+        recovering.let_go(&NodeId::new("c"));
+        assert_eq!((recovering.members.len(), ends(&recovering)), (2, Duration::ZERO));
+        recovering.retain(|id| id.as_str() == "a");
+        assert_eq!((recovering.members.len(), recovering.ranks.len()), (1, 1));
+        assert_eq!(
+            ends(&with(0, &[])),
+            leases.coordinator + RECOVERY_MARGIN,
+            "the size is unknown"
+        );
+    }
+
+    /// An elected coordinator waits until all workers of earlier leaders have ended. It does not wait if each member is back, dead or has
+    /// left. A claim of a rank is not the member itself.
+    #[test]
+    fn elected_coordinator_waits_for_the_workers() {
+        let now = some_instant();
+        let (former, until) = (None, now + 60 * SECOND);
+        let grant = Grant { term: Term(9), until, workers_until: now + 10 * SECOND, former };
+        let ends = |recovering: &Recovering, welcomed: Option<Instant>| {
+            recovering.goes_on_at(Leases::default(), Some(&grant), welcomed).duration_since(now)
+        };
+        let at = |members: &[&str]| Recovering { since: now, ..with(3, members) };
+        assert_eq!(ends(&at(&["a", "b"]), None), 10 * SECOND);
+        assert_eq!(ends(&at(&["a", "b"]), Some(now + 12 * SECOND)), 12 * SECOND);
+        let mut recovering = at(&["a", "b"]);
+        recovering.enter(GroupRank(2), &NodeId::new("c"), true);
+        assert_eq!(ends(&recovering, None), 10 * SECOND, "c has only claimed the rank");
+        recovering.give_up_rank(&NodeId::new("c"));
+        recovering.dead.insert(NodeId::new("c"));
+        assert_eq!(ends(&recovering, None), Duration::ZERO);
+        assert_eq!(ends(&at(&["a", "b", "c"]), None), Duration::ZERO);
+    }
+
+    /// A member that leaves in order is not waited for. That a claimant leaves says nothing about the member itself.
+    #[test]
+    fn only_members_leave_in_order() {
+        let mut recovering = with(3, &["a"]);
+        recovering.enter(GroupRank(1), &NodeId::new("claimant"), true);
+        for name in ["a", "claimant", "unknown"] {
+            recovering.let_go(&NodeId::new(name));
+        }
+        assert_eq!(recovering.left, [NodeId::new("a")].into());
+    }
+}

@@ -263,3 +263,46 @@ impl Rendezvous {
         self.welcomed.forget_ended(now);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        fixture::{SECOND, describe, ready, some_instant},
+        ids::RunId,
+        settings::{NodeRange, SharedSettings},
+    };
+
+    fn registration(name: &str) -> Registration {
+        let shared = SharedSettings::new(NodeRange::new(1, 2).expect("a range"));
+        Registration::new(RunId::new("run"), describe(name), shared, ready())
+    }
+
+    /// Welcomed nodes are known until they report, are silent, or all are removed. The workers of a node whose registration was old count
+    /// until the time by which it had to report.
+    #[test]
+    fn welcomed_nodes_are_known_until_they_report() {
+        let (mut welcomed, now) = (Welcomed::default(), some_instant());
+        assert_eq!(
+            (welcomed.len(), welcomed.first_until(), welcomed.last_until()),
+            (0, None, None)
+        );
+        for (n, name) in (1..).zip(["a", "b", "c"]) {
+            welcomed.insert(now + n * SECOND, registration(name), name != "a");
+        }
+        assert_eq!((welcomed.len(), welcomed.first_until()), (3, Some(now + SECOND)));
+        assert_eq!(welcomed.last_until(), Some(now + 3 * SECOND));
+        assert!(welcomed.remove(&NodeId::new("a")).is_some());
+        assert!(!welcomed.contains(&NodeId::new("a")) && welcomed.contains(&NodeId::new("b")));
+
+        welcomed.remove_with_workers(&NodeId::new("c"));
+        assert_eq!((welcomed.len(), welcomed.last_until()), (1, Some(now + 3 * SECOND)));
+        welcomed.forget_ended(now + 2 * SECOND);
+        assert_eq!(welcomed.with_workers.len(), 1, "those of b have ended");
+        welcomed.forget_ended(now + 3 * SECOND);
+        assert_eq!(welcomed.last_until(), None);
+
+        let left: Vec<NodeId> = welcomed.take().into_iter().map(|peer| peer.node).collect();
+        assert_eq!((left, welcomed.len()), (vec![NodeId::new("b")], 0));
+    }
+}

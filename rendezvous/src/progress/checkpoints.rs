@@ -116,7 +116,8 @@ fn best_interval(cost: Duration, mean: Duration) -> Option<Duration> {
 /// Returns the part of the time that is lost to checkpoints and to work that is done again, from 0 to 1.
 fn lost(cost: Duration, interval: Duration, mean: Duration) -> f64 {
     let (w, i, m) = (cost.as_secs_f64(), interval.as_secs_f64(), mean.as_secs_f64());
-    if i <= 0.0 || m <= 0.0 { 1.0 } else { (w / i + i / (2.0 * m)).min(1.0) }
+    // Divided by zero, it is infinite or no number, and then `min` returns 1.
+    (w / i + i / (2.0 * m)).min(1.0)
 }
 
 fn push<T>(recent: &mut VecDeque<T>, value: T) {

@@ -109,12 +109,13 @@ impl Training {
         limit: u32,
         hang_auto: bool,
     ) -> Option<Vec<&ChargedRound>> {
-        let limit = usize::try_from(limit).ok().filter(|limit| *limit > 0)?;
+        let limit = usize::try_from(limit).ok()?;
         self.highest_step?;
         let counts = |charged: &&ChargedRound| !(hang_auto && charged.has_hung_for_long());
         self.charged_rounds.last().filter(counts)?;
         let counted: Vec<&ChargedRound> = self.charged_rounds.iter().filter(counts).collect();
         let last = counted.get(counted.len().checked_sub(limit)?..)?;
+        // Without a limit, there are none.
         let (oldest, newest) = (last.first()?, last.last()?);
         if newest.began_from_memory {
             return None;

@@ -60,6 +60,23 @@ fn node_that_is_old_enough_takes_part_at_once() {
     assert!(admits(&join_after(&mut t, "a", age())));
 }
 
+/// While enough nodes are there, the job says for what it waits: until they are old enough, or for the end of the last call, whichever is
+/// later.
+#[test]
+fn wait_for_the_first_round_is_explained() {
+    let mut t = Fixture::with(2, 4, |shared| shared.timeouts.last_call = 30 * SECOND);
+    join_after(&mut t, "a", Duration::ZERO);
+    assert!(t.why().starts_with("waiting for 1 more node"), "{}", t.why());
+    join_after(&mut t, "b", Duration::ZERO);
+    assert!(t.why().starts_with("last call"), "{}", t.why());
+    let mut t = Fixture::with(2, 4, |shared| shared.timeouts.last_call = SECOND);
+    join_after(&mut t, "a", Duration::ZERO);
+    join_after(&mut t, "b", Duration::ZERO);
+    let left = age().as_secs();
+    let listens = format!("making sure that no earlier job of this name still runs, {left} s left");
+    assert_eq!(t.why(), listens);
+}
+
 /// A node that is too young counts as present when the job gives up.
 #[test]
 fn young_node_counts_when_the_job_gives_up() {

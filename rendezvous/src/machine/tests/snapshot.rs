@@ -6,7 +6,8 @@ use serde_json::json;
 
 use super::fixture::*;
 use crate::{
-    message::{FromNode, StepSource},
+    ids::NodeId,
+    message::{FromNode, NodeState, StepSource},
     snapshot::{
         JobProgress, MemoryStatus, NodeStateName, SharedSnapshot, Snapshot, Unreached, VoterStatus,
     },
@@ -66,6 +67,47 @@ fn ages_are_no_news() {
     assert_eq!(at(&t, 1_100), before);
     assert_ne!(at(&t, 3_000), before);
     assert_eq!(at(&t, 3_000), at(&t, 9_000));
+}
+
+/// A member is shown in the state that it has reported about the newest round. A report about an earlier one does not count.
+#[test]
+fn members_are_shown_as_they_report() {
+    let mut t = Fixture::with(2, 2, |shared| shared.timeouts.shrink = 600 * SECOND);
+    t.run(&["a", "b"]);
+    let mut shown = vec![t.state_of("a")];
+    t.fail("a", Duration::ZERO);
+    shown.push(t.state_of("a"));
+    t.report("b", NodeState::Stopping);
+    shown.push(t.state_of("b"));
+    t.back("a");
+    shown.push(t.state_of("a"));
+    t.report("b", NodeState::Preparing);
+    shown.push(t.state_of("b"));
+    t.back("b");
+    shown.extend([t.state_of("a"), t.state_of("b")]);
+    // The next round has begun, and nobody has reported about it.
+    let names: Vec<&str> = shown.iter().map(|state| state.name()).collect();
+    assert_eq!(
+        names,
+        ["running", "failed", "stopping", "joined", "preparing", "running", "running"]
+    );
+}
+
+/// A lost member is shown with the reason of its loss.
+#[test]
+fn losses_have_reasons() {
+    let mut t = Fixture::with(1, 2, |shared| shared.timeouts.shrink = 600 * SECOND);
+    t.run(&["a", "b"]);
+    let node = t.machine.description(&NodeId::new("b")).expect("it is registered");
+    assert_eq!(node.host_name, "b");
+    t.die("b");
+    assert!(t.machine.description(&NodeId::new("b")).is_none());
+    let nodes = t.machine.snapshot(t.now).nodes;
+    let lost = nodes.iter().find(|node| node.host_name == "b").expect("it is shown");
+    assert_eq!(
+        (lost.state, lost.reason.as_deref()),
+        (NodeStateName::Lost, Some("its agent has ended"))
+    );
 }
 
 /// A node is shown with the reason for its state, or else the reason why it would get no place.
