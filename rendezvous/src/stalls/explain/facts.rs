@@ -37,7 +37,6 @@ pub(super) fn of(cause: &Cause<'_>, evidence: &Evidence<'_>, own: &Own) -> Vec<S
                 }
             }
         }
-        Cause::Own(_) | Cause::Slow { .. } => {}
         _ => {
             let named =
                 cause.named().first().and_then(|rank| Some((*rank, evidence.workers.get(rank)?)));

@@ -64,7 +64,7 @@ fn place(worker: &Worker<'_>) -> String {
             let kernel = kernel.map(|kernel| format!(", {kernel}")).unwrap_or_default();
             format!("{text}, state D{kernel}")
         }
-        Some('D') => format!("{text}, state D"),
+        Some('D') if look.waits_in.is_some() => format!("{text}, state D"),
         _ => text,
     }
 }

@@ -47,6 +47,78 @@ fn old_digests_do_not_count() {
     }
 }
 
+/// A rank is blamed only if both parts of the look show its launch, and that of a rank which waits for it. Without its own in both, nothing
+/// is said to be unchanged.
+#[test]
+fn blame_needs_both_parts() {
+    let own = hosts(4, 1);
+    let (late, waits) = (finished("all_reduce", 6, &[2]), launched("all_reduce", 7, &[0, 1, 3]));
+    let part = |part, lists: &[&Launched]| {
+        let lists = lists.iter().map(|list| (*list).clone()).collect();
+        Digest { part, ..digest(vec![records("g", 4, lists)], Vec::new()) }
+    };
+    for (first, blamed, is_unchanged) in [
+        (vec![&late, &waits], Some(GlobalRank(2)), true),
+        (vec![&late], None, true),
+        (vec![&waits], None, false),
+        (vec![], None, false),
+    ] {
+        let digests = [part(LookPart::First, &first), part(LookPart::Second, &[&late, &waits])];
+        let explanation = explain_stall(&digests, &own);
+        assert_eq!(explanation.rank, blamed, "{first:?}");
+        assert_eq!(explanation.text.contains("unchanged"), is_unchanged, "{}", explanation.text);
+    }
+}
+
+/// A stopped rank is blamed if it was stopped, and in the collective, in both parts.
+#[test]
+fn blame_of_a_stopped_rank_needs_both_parts() {
+    let own = hosts(3, 1);
+    let part = |part, is_stopped: bool, ranks: &[u32]| {
+        let looks = if is_stopped { vec![stopped(1)] } else { Vec::new() };
+        Digest {
+            part,
+            ..digest(vec![records("g", 3, vec![launched("all_reduce", 7, ranks)])], looks)
+        }
+    };
+    for (was_stopped, ranks, blamed) in [
+        (true, &[0, 1, 2][..], Some(GlobalRank(1))),
+        (false, &[0, 1, 2], None),
+        (true, &[0, 2], None),
+    ] {
+        let first = part(LookPart::First, was_stopped, ranks);
+        let explanation = explain_stall(&[first, part(LookPart::Second, true, &[0, 1, 2])], &own);
+        assert!(explanation.text.starts_with("rank 1 on n1 is stopped"), "{}", explanation.text);
+        assert_eq!(explanation.rank, blamed);
+    }
+}
+
+/// The second part of a look is the newer one, whichever arrives first.
+#[test]
+fn second_part_is_the_newer_one() {
+    let own = hosts(3, 1);
+    let waits = |rank| worker(rank, Activity::Collective, "all_reduce at t.py:7");
+    let part = |part, look| Digest { part, ..digest(Vec::new(), vec![waits(0), look, waits(2)]) };
+    let (before, now) = (part(LookPart::First, waits(1)), part(LookPart::Second, stopped(1)));
+    for digests in [[before.clone(), now.clone()], [now, before]] {
+        let text = explain_stall(&digests, &own).text;
+        assert!(text.ends_with("rank 1 on n1 is stopped"), "{text}");
+    }
+}
+
+/// If a list of ranks is cut, others may wait elsewhere, so that nobody is blamed.
+#[test]
+fn cut_lists_blame_nobody() {
+    let own = hosts(4, 1);
+    let lists = |count| {
+        let cut = Launched { count, ..launched("all_reduce", 7, &[0, 1]) };
+        vec![cut, finished("all_reduce", 6, &[2]), launched("all_reduce", 7, &[3])]
+    };
+    let blamed =
+        |count| explain(vec![digest(vec![records("g", 4, lists(count))], Vec::new())], &own).1;
+    assert_eq!((blamed(2), blamed(3)), (Some(2), None));
+}
+
 /// A node cannot describe the workers of another one.
 #[test]
 fn digests_are_restricted_to_their_node() {

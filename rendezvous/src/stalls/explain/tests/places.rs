@@ -52,6 +52,17 @@ fn places_without_lines() {
     assert_eq!(texts[..3], known);
     assert_eq!(texts[3..], ["in the kernel in futex_do_wait", "in state R"]);
     assert_eq!((look.has_stacks, look.has_lines), (true, false));
+
+    let asleep = |rank, place: Option<&str>| WorkerLook {
+        rank: GlobalRank(rank),
+        state: Some('D'),
+        waits_in: place.map(str::to_owned),
+        ..WorkerLook::default()
+    };
+    let looks = vec![asleep(0, None), asleep(1, Some("rpc_wait")), asleep(2, Some("rpc_wait"))];
+    let look = places(&[digest(Vec::new(), looks)], &own(&[("n0", 3)]));
+    let texts: Vec<_> = list(&look).into_iter().map(|(text, _)| text).collect();
+    assert_eq!(texts, ["in state D", "in the kernel in rpc_wait, state D"]);
 }
 
 /// The list is bounded for any job, and says how much is left out.

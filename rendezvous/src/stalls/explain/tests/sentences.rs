@@ -174,6 +174,27 @@ fn cycles_are_named() {
     let text = "rank 0 on n0 waits in all_reduce 5 of the group of 2 ranks for rank 2 on n1, which waits in all_gather 3 \
                 of the group of 2 ranks for rank 0 on n0: they have called the collectives of these groups in different \
                 orders (records of torch; unchanged after 10 s)";
+    assert_eq!(explain(vec![digest(groups.clone(), Vec::new())], &own), (text.to_owned(), None));
+    // Data between two ranks has a number of another kind.
+    let mut with_pairs = groups;
+    with_pairs[1].size = 3;
+    with_pairs[1].launched.push(launched("recv", 99, &[3]));
+    let (text, _) = explain(vec![digest(with_pairs, Vec::new())], &own);
+    assert!(text.contains("all_gather 3 of the group of 3 ranks"), "{text}");
+}
+
+/// Ranks 0 and 1 wait for each other, and rank 0 also for rank 2, which is in a collective that all have launched. That one is the cause: if
+/// it finished, the others might go on.
+#[test]
+fn cycle_with_a_way_out_is_no_cause() {
+    let own = hosts(1, 4);
+    let groups = vec![
+        records("a", 3, vec![launched("all_reduce", 5, &[0]), finished("all_reduce", 4, &[1, 2])]),
+        records("b", 2, vec![launched("all_gather", 3, &[1]), finished("all_gather", 2, &[0])]),
+        records("c", 2, vec![launched("barrier", 9, &[2, 3])]),
+    ];
+    let text = "barrier 9 of the group of 2 ranks has not finished; all ranks have launched it: the network or a GPU is \
+                stuck (records of torch; unchanged after 10 s)";
     assert_eq!(explain(vec![digest(groups, Vec::new())], &own), (text.to_owned(), None));
 }
 
@@ -312,6 +333,20 @@ fn stacks_are_compared() {
     let own = own(&[("n0", 1), ("n14", 2), ("n15", 1)]);
     assert_eq!(explain(vec![digest(Vec::new(), looks)], &own), (text.to_owned(), None));
     let busy = |rank| worker(rank, Activity::Other, "load_batch at data.py:88");
+    // In torch, and not in the collective of the others.
+    let looks = vec![waits(0), waits(1), worker(2, Activity::Wait, ""), waits(3)];
+    let text = "ranks 0, 1, 3 wait in a collective; rank 2 on n14 is not in the same one";
+    assert_eq!(explain(vec![digest(Vec::new(), looks)], &own), (text.to_owned(), None));
+    let looks = (0..4).map(|rank| worker(rank, Activity::Wait, "")).collect();
+    let text = "ranks 0, 1, 2, 3 wait in torch";
+    assert_eq!(explain(vec![digest(Vec::new(), looks)], &own), (text.to_owned(), None));
+    // At most four groups of the others are named.
+    let many = hosts(1, 10);
+    let at = |rank| worker(rank, Activity::Other, &format!("f at t.py:{rank}"));
+    let waits = |rank| worker(rank, Activity::Collective, "all_reduce at t.py:7");
+    let looks = (0..10).map(|rank| if rank < 4 { waits(rank) } else { at(rank) }).collect();
+    let (text, _) = explain(vec![digest(Vec::new(), looks)], &many);
+    assert!(text.ends_with("; rank 7 is in f (t.py:7); and 2 others"), "{text}");
     let text = "ranks 0, 1, 2, 3 are in load_batch (data.py:88)";
     let all = digest(Vec::new(), (0..4).map(busy).collect());
     assert_eq!(explain(vec![all], &own), (text.to_owned(), None));
@@ -364,5 +399,9 @@ fn running_rank_in_a_cycle_is_named() {
     ];
     let text = "rank 0 has not launched barrier 3 of the group of 3 ranks, which 2 ranks have launched (records of torch; \
                 unchanged after 10 s)";
-    assert_eq!(explain(vec![digest(groups, looks)], &own), (text.to_owned(), None));
+    let few = looks[..2].to_vec();
+    assert_eq!(explain(vec![digest(groups.clone(), looks)], &own), (text.to_owned(), None));
+    // As many run as wait in torch, so that their stacks say little.
+    let (text, _) = explain(vec![digest(groups, few)], &own);
+    assert!(text.contains("in different orders"), "{text}");
 }
