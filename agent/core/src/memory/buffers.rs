@@ -180,6 +180,31 @@ mod tests {
         assert_eq!(buffers.total(), 0);
     }
 
+    /// Large buffers are multiples of a MiB, so that content that grows still fits. Small ones have the size that was asked for.
+    #[test]
+    fn large_buffers_have_a_grain() {
+        for (bytes, size) in [(LARGE - 1, LARGE - 1), (LARGE, LARGE), (LARGE + 1, LARGE + GRAIN)] {
+            let buffer = Buffers::default().take(bytes, ROOM, &mut Vec::new()).unwrap();
+            assert_eq!(buffer.size, size);
+        }
+    }
+
+    /// All the room may be used. What is free counts as room.
+    #[test]
+    fn room_may_be_used_up() {
+        let mut buffers = Buffers::default();
+        let room = Room { limit: 100 * MIB, available: 60 * MIB };
+        let [first, second] =
+            [20, 40].map(|mib| buffers.take(mib * MIB, room, &mut Vec::new()).unwrap());
+        buffers.note_made(second);
+        buffers.note_made(first);
+        buffers.free(second);
+        buffers.free(first);
+        let room = Room { available: 0, ..room };
+        assert_eq!(buffers.take(61 * MIB, room, &mut Vec::new()), None);
+        assert!(buffers.take(60 * MIB, room, &mut Vec::new()).is_some());
+    }
+
     /// Several workers ask at once, before the memory of the first buffer is in use. Together they do not take more than
     /// there is.
     #[test]

@@ -1,8 +1,12 @@
+mod copying;
+mod resharding;
+mod restoring;
+
 use std::collections::BTreeMap;
 
 use ragent_rendezvous::{
     ids::Term,
-    message::{MemoryKind, PartSources, UnusableReason},
+    message::{MemoryKind, UnusableReason},
 };
 
 use super::*;
@@ -18,6 +22,8 @@ struct Pair {
     now: Instant,
     /// False while the two nodes do not reach each other.
     is_connected: bool,
+    /// True while copies that are sent do not arrive.
+    is_slow: bool,
 }
 
 /// A memory with a driver that holds the content of its buffers: one number each.
@@ -97,7 +103,7 @@ impl Pair {
 
     fn with_limit(limit: u64) -> Self {
         let nodes = [Bench::new(0, limit), Bench::new(1, limit)];
-        Self { nodes, now: some_instant(), is_connected: true }
+        Self { nodes, now: some_instant(), is_connected: true, is_slow: false }
     }
 
     fn admission(node: usize, number: u64, memory: Option<MemoryPlan>) -> Admission {
@@ -232,6 +238,7 @@ impl Pair {
             {
                 self.end(node, transfer, TransferEnd::Failed("no route".to_owned()));
             }
+            Effect::Copy { .. } if self.is_slow => {}
             Effect::Copy { transfer, header, buffer, .. } => {
                 let foreign = self.pair(node, transfer);
                 let content = self.nodes[node].contents.get(&buffer.id).copied().unwrap();
@@ -321,6 +328,8 @@ fn checkpoints_are_kept_and_copied() {
     pair.save(0, 1, 1, 10);
     assert_eq!(pair.nodes[0].held(), [(0, 10)]);
     assert_eq!(pair.nodes[1].places(), [(10, PartPlace::Copy, false)]);
+    let is_copy = |effect: &&Effect| matches!(effect, Effect::Copy { .. });
+    assert_eq!(pair.nodes[0].sent.iter().filter(is_copy).count(), 2, "each block once");
     for worker in 0..2 {
         pair.save(1, worker, 1, 10);
     }
@@ -353,10 +362,12 @@ fn own_parts_are_loaded() {
     pair.run();
     pair.admit(2, [Some(plan(1, 20, &[])), Some(plan(1, 20, &[]))]);
     assert_eq!(pair.nodes[1].held(), [(0, 10), (1, 10), (0, 20), (1, 20)]);
+    assert!(!pair.nodes[0].memory.has_given());
     for (node, worker) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
         assert_eq!(pair.load(node, worker, 2), Some(Some(content(node, worker, 20))));
         assert_eq!(pair.load(node, worker, 2), Some(Some(content(node, worker, 20))));
     }
+    assert!(pair.nodes[0].memory.has_given());
     assert_eq!(pair.nodes[0].places()[2], (20, PartPlace::Own, false));
     pair.whole(1, 20);
     // The next one reuses buffers.
@@ -392,146 +403,6 @@ fn older_copies_stay_until_the_newer_one_is_copied() {
     assert_eq!(pair.nodes[0].held(), [(0, 10), (1, 10), (0, 20), (1, 20)], "copies go on");
     pair.whole(1, 20);
     assert_eq!(pair.nodes[0].held(), [(0, 20), (1, 20)]);
-}
-
-/// A node frees its part before it is admitted with it. That is no fault of the checkpoint, which other nodes may hold.
-#[test]
-fn freed_part_is_no_wrong_sum() {
-    let mut pair = Pair::new();
-    pair.admit(1, [None, None]);
-    pair.save_all(1, 10);
-    pair.nodes[0] = Bench::new(0, 100 * GB);
-    pair.nodes[1].memory.handle_round_over(pair.now);
-    pair.admit(2, [Some(plan(1, 10, &[])), Some(plan(1, 10, &[]))]);
-    assert_eq!(pair.load(0, 0, 2), None, "the round ends");
-    let unusable = pair.nodes[0].memory.unusable().unwrap();
-    assert_eq!(unusable.why, UnusableReason::SourceGone { sources: vec![] });
-}
-
-/// Without a buddy, a line explains why a part has no copy. A state that each node has needs no copy.
-#[test]
-fn lack_of_copies_is_explained() {
-    for is_replicated in [false, true] {
-        let mut pair = Pair::new();
-        let alone = Admission { buddy: None, ..Pair::admission(0, 1, None) };
-        pair.nodes[0].memory.handle_admission(pair.now, &alone);
-        let workers = if is_replicated { 1 } else { 2 };
-        for worker in 0..workers {
-            let ask = Ask::Buffer { step: 10, bytes: GB, kind: STATE, is_replicated };
-            let answer = pair.ask(0, worker, 1, ask);
-            assert!(matches!(answer, Some(Answer::Buffer { .. })), "{answer:?}");
-            let saved = pair.ask(0, worker, 1, Ask::Saved { step: 10, bytes: GB });
-            assert_eq!(saved, Some(Answer::Taken));
-        }
-        let why = "no copies: no other node is on another host and in another failure domain";
-        assert_eq!(pair.nodes[0].obstacle(), if is_replicated { "" } else { why });
-    }
-}
-
-/// A node takes a block only from the node whose copies it keeps, and only if the block belongs to this round or to the checkpoint of the plan.
-#[test]
-fn blocks_of_others_are_declined() {
-    let mut pair = Pair::new();
-    pair.admit(1, [None, None]);
-    let header = BlockHeader {
-        part: PartId { checkpoint: checkpoint(1, 10), group_rank: GroupRank(1) },
-        local_rank: LocalRank(0),
-        nodes: 2,
-        first_global_rank: GlobalRank(2),
-        local_ranks: NonZeroU32::new(2).unwrap(),
-        kind: STATE,
-        is_replicated: false,
-        bytes: GB,
-        sum: Sum(4),
-    };
-    let mut other_part = header;
-    other_part.part.group_rank = GroupRank(0);
-    let mut other_round = header;
-    other_round.part.checkpoint = checkpoint(7, 10);
-    let unfit = [
-        BlockHeader { is_replicated: true, ..header },
-        BlockHeader { nodes: 3, ..header },
-        BlockHeader { local_rank: LocalRank(2), ..header },
-        other_part,
-        other_round,
-        header,
-    ];
-    for (number, header) in (1..).zip(unfit) {
-        let transfer = TransferId { is_foreign: true, number };
-        let left = pair.nodes[0].left;
-        pair.give(0, Input::Incoming { transfer, header, left });
-        let effect = pair.nodes[0].memory.poll_effect();
-        match (effect, number == 6) {
-            (Some(Effect::Receive { .. }), true) => {}
-            (Some(Effect::Decline { why: Decline::NoRoom, .. }), false) => {}
-            (effect, _) => panic!("{number}: {effect:?}"),
-        }
-    }
-}
-
-/// A node that has lost its parts fetches them from the other one. If that one does not answer, the round ends.
-#[test]
-fn parts_are_fetched() {
-    let mut pair = Pair::new();
-    pair.admit(1, [None, None]);
-    pair.save_all(1, 10);
-    pair.nodes[0] = Bench::new(0, 100 * GB);
-    pair.nodes[1].memory.handle_round_over(pair.now);
-    let plans = || [Some(plan(1, 10, &["n1:1"])), Some(plan(1, 10, &[]))];
-    pair.admit_one(1, 2, plans()[1].clone());
-    pair.admit_one(0, 2, plans()[0].clone());
-    assert_eq!(pair.nodes[0].held(), []);
-    pair.run();
-    let is_fetch = |effect: &&Effect| matches!(effect, Effect::Fetch { .. });
-    assert_eq!(pair.nodes[0].sent.iter().filter(is_fetch).count(), 2, "each block once");
-    assert_eq!(pair.load(0, 1, 2), Some(Some(content(0, 1, 10))));
-    assert_eq!(pair.load(0, 0, 2), Some(Some(content(0, 0, 10))));
-    assert!(pair.nodes[0].memory.report().unwrap().fetch_time.is_some());
-    // The other node's part is copied to its new buddy.
-    assert_eq!(pair.nodes[0].held(), [(0, 10), (1, 10)]);
-
-    pair.nodes[0] = Bench::new(0, 100 * GB);
-    pair.is_connected = false;
-    pair.nodes[1].memory.handle_round_over(pair.now);
-    pair.admit(3, plans());
-    assert_eq!(pair.load(0, 0, 3), None, "other ranks may have loaded it");
-    let unusable = pair.nodes[0].memory.unusable().unwrap().clone();
-    let sources = vec!["n1:1".to_owned()];
-    assert_eq!(unusable.why, UnusableReason::SourceGone { sources });
-    assert_eq!(unusable.text, "n0 does not reach n1:1");
-    pair.admit(4, [None, None]);
-    assert_eq!(pair.nodes[0].memory.unusable(), None);
-    assert_eq!(pair.load(0, 0, 4), Some(None));
-}
-
-/// Content that has changed is not given to a worker: the copy is used, and if that has changed too, the round ends.
-#[test]
-fn changed_content_is_not_loaded() {
-    for both in [false, true] {
-        let mut pair = Pair::new();
-        pair.admit(1, [None, None]);
-        pair.save_all(1, 10);
-        for node in &mut pair.nodes {
-            let torn = content(0, 1, 10);
-            let changed = node.contents.values_mut().filter(|content| **content == torn);
-            changed.for_each(|content| *content += 1_000);
-            node.memory.handle_round_over(pair.now);
-            if !both {
-                break;
-            }
-        }
-        pair.nodes[1].memory.handle_round_over(pair.now);
-        pair.admit(2, [Some(plan(1, 10, &[])), Some(plan(1, 10, &[]))]);
-        let loaded = pair.load(0, 1, 2);
-        if both {
-            assert_eq!(loaded, None);
-            let why = pair.nodes[0].memory.unusable().unwrap().why.clone();
-            assert_eq!(why, UnusableReason::Sum);
-        } else {
-            assert_eq!(loaded, Some(Some(content(0, 1, 10))));
-            assert_eq!(pair.nodes[0].memory.unusable(), None);
-        }
-    }
 }
 
 /// A third `save` waits until an older checkpoint is freed. A worker that dies while it saves leaves nothing.
@@ -605,41 +476,6 @@ fn ranks_that_save_different_steps_go_on_without_memory() {
     // The next round tries again.
     pair.admit(2, [None, None]);
     assert_eq!(pair.save(0, 1, 2, 30), Some(Answer::Taken));
-}
-
-/// While another attempt lasts, no deadline is left that has passed: the driver would wake the machine again and again.
-#[test]
-fn attempts_have_no_deadline() {
-    let mut pair = Pair::new();
-    pair.is_connected = false;
-    pair.admit(1, [None, None]);
-    pair.save_all(1, 10);
-    let memory = &mut pair.nodes[0].memory;
-    let retry = memory.poll_timeout().unwrap();
-    memory.handle_timeout(retry);
-    assert!(matches!(memory.poll_effect(), Some(Effect::Copy { .. })));
-    assert!(memory.poll_timeout().is_none_or(|at| retry < at));
-}
-
-/// Without an answer of the other node, a copy is given up after a minute. Later ones are awaited no more, until one arrives.
-#[test]
-fn copies_are_given_up() {
-    let mut pair = Pair::new();
-    pair.is_connected = false;
-    pair.admit(1, [None, None]);
-    pair.save_all(1, 10);
-    pair.wait(59);
-    assert_eq!(pair.nodes[0].places(), [(10, PartPlace::Own, false)]);
-    pair.wait(40);
-    assert_eq!(pair.nodes[0].places(), [(10, PartPlace::Own, true)]);
-    assert_eq!(pair.nodes[0].obstacle(), "not copied from n0: n1:1 does not answer: no route");
-    pair.whole(1, 10);
-    pair.save_all(1, 20);
-    assert_eq!(pair.nodes[0].places()[1], (20, PartPlace::Own, true));
-    pair.is_connected = true;
-    pair.wait(31);
-    assert_eq!(pair.nodes[0].places().last().unwrap(), &(20, PartPlace::Copy, false));
-    assert_eq!(pair.nodes[0].obstacle(), "");
 }
 
 /// Parts never use more than the limit, and the reserve stays free. One line says what is missing.
@@ -721,21 +557,79 @@ fn standbys_go_first() {
     pair.input(0, left(GB));
     assert_eq!(pair.nodes[0].held(), []);
     assert_eq!(theirs(&pair), Some(Effect::LeaveToStandbys(None)));
+
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    pair.nodes[0].memory.set_standbys(0);
+    pair.save_all(1, 10);
+    pair.input(0, left(GB));
+    assert_eq!(pair.nodes[0].held(), [(0, 10)], "there is none, so copies go at once");
 }
 
-/// If memory goes off before a rank has loaded, the rank does not begin from disk: others may have loaded.
+/// What the workers of a round have not saved completely is dropped with it. Memory that is off in another round stays on in this one.
 #[test]
-fn nobody_begins_from_disk_alone() {
+fn incomplete_saves_end_with_the_round() {
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    pair.nodes[0].memory.handle_off(pair.now, round(7), "no room");
+    assert!(matches!(pair.ask_buffer(0, 0, 1, 10), Some(Answer::Buffer { .. })));
+    assert_eq!(pair.nodes[0].memory.parts.len(), 1);
+    pair.nodes[0].memory.handle_round_over(pair.now);
+    assert!(pair.nodes[0].memory.parts.is_empty());
+}
+
+/// The cost of a save is the median of the newest ones, so that a slow one does not count.
+#[test]
+fn usual_cost_is_the_median() {
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    assert_eq!(pair.nodes[0].memory.report().and_then(|report| report.cost), None);
+    let second = Duration::from_secs(1);
+    pair.nodes[0].memory.costs = [1, 1, 5, 5, 60].map(|seconds| seconds * second).into();
+    pair.save(0, 0, 1, 10);
+    assert_eq!(pair.nodes[0].memory.report().and_then(|report| report.cost), Some(5 * second));
+    for step in 11..60 {
+        pair.save(0, 0, 1, step);
+        pair.nodes[0].memory.handle_whole(pair.now, Some(checkpoint(1, step + 1)));
+    }
+    assert_eq!(pair.nodes[0].memory.costs.len(), 16);
+}
+
+/// A worker that has ended reads no more, so that the memory of its checkpoint can be freed.
+#[test]
+fn worker_that_has_ended_reads_nothing() {
     let mut pair = Pair::new();
     pair.admit(1, [None, None]);
     pair.save_all(1, 10);
     pair.admit(2, [Some(plan(1, 10, &[])), Some(plan(1, 10, &[]))]);
-    assert!(pair.load(0, 0, 2).unwrap().is_some());
-    pair.nodes[0].memory.handle_off(pair.now, round(2), "off: n9 has 1 GB and needs 2 GB");
-    pair.run();
-    assert_eq!(pair.nodes[0].memory.unusable(), None);
-    assert_eq!(pair.load(0, 1, 2), None);
-    assert_eq!(pair.nodes[0].memory.unusable().unwrap().why, UnusableReason::Script);
+    pair.load(0, 0, 2);
+    pair.input(0, Input::WorkerGone { round: round(2), worker: LocalRank(0) });
+    for _ in 0..3 {
+        pair.input(0, Input::Left(MemoryLeft { available: GB, oom_kills: None }));
+    }
+    assert!(pair.nodes[0].contents.is_empty());
+}
+
+/// A part is that of a node if its ranks are the same in this round. It has a place also if another checkpoint is resharded.
+#[test]
+fn place_depends_on_the_ranks() {
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    pair.save_all(1, 10);
+    let memory = &pair.nodes[0].memory;
+    let (part, now) =
+        (memory.parts.values().next().unwrap().clone(), memory.round.clone().unwrap());
+    let with = |is_resharded, step| {
+        let plan = MemoryPlan { is_resharded, ..plan(1, step, &[]) };
+        part.place(Some(&MemoryRound { plan: Some(plan), ..now.clone() }))
+    };
+    assert_eq!(
+        [with(true, 10), with(true, 20), with(false, 10)],
+        [PartPlace::Leftover, PartPlace::Own, PartPlace::Own]
+    );
+    let other_rank = MemoryRound { first_global_rank: GlobalRank(2), ..now.clone() };
+    let more = MemoryRound { workers: NonZeroU32::new(3).unwrap(), ..now };
+    assert_eq!([other_rank, more].map(|round| part.place(Some(&round))), [PartPlace::Leftover; 2]);
 }
 
 /// A node without a place keeps the checkpoint with which the round has begun, and frees what is older than the newest whole
@@ -822,8 +716,11 @@ fn misuse_is_refused() {
     let saved = pair.ask(0, 0, 1, Ask::Saved { step: 20, bytes: GB });
     assert!(matches!(saved, Some(Answer::Refused(_))), "{saved:?}");
     pair.ask_buffer(0, 0, 1, 20);
-    let saved = pair.ask(0, 0, 1, Ask::Saved { step: 20, bytes: GB + 1 });
-    assert!(matches!(saved, Some(Answer::Refused(_))), "{saved:?}");
+    for bytes in [0, GB + 1] {
+        let saved = pair.ask(0, 0, 1, Ask::Saved { step: 20, bytes });
+        assert!(matches!(saved, Some(Answer::Refused(_))), "{saved:?}");
+        pair.ask_buffer(0, 0, 1, 20);
+    }
     // It may try again.
     assert_eq!(pair.save(0, 0, 1, 20), Some(Answer::Taken));
     let other = Ask::Buffer { step: 20, bytes: GB, kind: MemoryKind::Dcp, is_replicated: false };
@@ -843,167 +740,4 @@ fn script_refuses() {
     let unusable =
         MemoryUnusable { checkpoint: checkpoint(1, 10), why: UnusableReason::Script, text: reason };
     assert_eq!(pair.nodes[0].memory.unusable(), Some(&unusable));
-}
-
-/// The other node drops a copy that was sent, because it is short of memory. The copy is given up after a minute, and a
-/// `save` goes on.
-#[test]
-fn dropped_copy_is_given_up() {
-    let mut pair = Pair::new();
-    pair.admit(1, [None, None]);
-    pair.save_all(1, 10);
-    pair.input(1, Input::Left(MemoryLeft { available: GB, oom_kills: None }));
-    pair.save_all(1, 20);
-    assert_eq!(pair.ask_buffer(0, 0, 1, 30), None);
-    pair.wait(61);
-    assert_eq!(pair.nodes[0].places()[0], (10, PartPlace::Own, true));
-}
-
-/// A worker that asks for the checkpoint of the round when it was freed already does not begin from disk. The round ends.
-#[test]
-fn late_load_ends_the_round() {
-    let mut pair = Pair::new();
-    pair.admit(1, [None, None]);
-    pair.save_all(1, 10);
-    pair.admit(2, [Some(plan(1, 10, &[])), Some(plan(1, 10, &[]))]);
-    pair.whole(2, 20);
-    assert_eq!(pair.load(0, 0, 2), None);
-    assert_eq!(pair.nodes[0].memory.unusable().unwrap().why, UnusableReason::Script);
-}
-
-/// Without sockets, the workers of a node cannot load what others load. The round ends, and nobody saves.
-#[test]
-fn missing_sockets_end_a_round_from_memory() {
-    let mut pair = Pair::new();
-    pair.admit(1, [None, None]);
-    pair.save_all(1, 10);
-    pair.admit(2, [Some(plan(1, 10, &[])), Some(plan(1, 10, &[]))]);
-    pair.input(0, Input::NotOpened { round: round(2), why: "no space left".to_owned() });
-    assert!(pair.nodes[0].memory.unusable().is_some());
-    assert_eq!(pair.nodes[0].obstacle(), "off: n0 has no sockets for its workers: no space left");
-}
-
-/// Two nodes have saved a checkpoint, and the next round is resharded. `change` is applied before the next round, which node 0 begins, and node 1 if it `has_place`.
-fn resharded(has_place: bool, change: impl Fn(&mut Pair)) -> Pair {
-    let mut pair = Pair::new();
-    pair.admit(1, [None, None]);
-    pair.save_all(1, 10);
-    pair.whole(1, 10);
-    let part = |group_rank: u32| PartSources {
-        group_rank: GroupRank(group_rank),
-        first_global_rank: GlobalRank(2 * group_rank),
-        local_ranks: NonZeroU32::new(2).unwrap(),
-        sources: vec![format!("n{group_rank}:1")],
-    };
-    let resharded = MemoryPlan { is_resharded: true, ..plan(1, 10, &[]) };
-    let first = MemoryPlan { all_sources: vec![part(0), part(1)], ..resharded.clone() };
-    change(&mut pair);
-    pair.admit_one(0, 2, Some(first));
-    if has_place {
-        pair.admit_one(1, 2, Some(resharded));
-    } else {
-        pair.nodes[1].memory.handle_wait(pair.now, round(2), Some(checkpoint(1, 10)));
-    }
-    pair.run();
-    pair
-}
-
-impl Pair {
-    fn ranges(&mut self, node: usize, worker: u32, step: u64, of: u32) -> Option<Answer> {
-        let ranges = vec![BlockRange { local_rank: LocalRank(1), offset: 64, bytes: 100 }];
-        let sources = vec![format!("n{of}:1")];
-        let ask = RangesRequest { step, group_rank: GroupRank(of), sources, ranges };
-        self.ask(node, worker, 2, Ask::Ranges(ask))
-    }
-
-    fn sums(&self, node: usize) -> usize {
-        self.nodes[node].sent.iter().filter(|effect| matches!(effect, Effect::Sum { .. })).count()
-    }
-}
-
-/// Global rank 0 learns where the parts are. All blocks are checked when the round begins, and once.
-#[test]
-fn ranges_are_read_if_ranks_differ() {
-    let mut pair = resharded(true, |pair| pair.nodes[1].sent.clear());
-    let load = Ask::Load { kind: STATE };
-    let Some(Answer::Resharded { step: 10, parts }) = pair.ask(0, 0, 2, load.clone()) else {
-        panic!()
-    };
-    assert_eq!(parts.len(), 2);
-    for (node, worker) in [(0, 1), (1, 0), (1, 1)] {
-        let other = Answer::Resharded { step: 10, parts: vec![] };
-        assert_eq!(pair.ask(node, worker, 2, load.clone()), Some(other));
-    }
-    assert_eq!(pair.sums(1), 4);
-    for _ in 0..2 {
-        let answer = pair.ranges(0, 1, 10, 1);
-        assert!(matches!(answer, Some(Answer::Ranges { bytes: 100, .. })), "{answer:?}");
-    }
-    assert_eq!(pair.sums(1), 4);
-    assert!(matches!(pair.ranges(0, 1, 11, 1), Some(Answer::Refused(_))), "another step");
-    // A worker that has saved a newer step has nothing to load.
-    pair.save(0, 0, 2, 11);
-    assert_eq!(pair.ask(0, 0, 2, load), Some(Answer::Nothing));
-}
-
-/// A node without a place checks a block before its first range is sent, and again in a later round.
-#[test]
-fn spares_check_what_they_send() {
-    let mut pair = resharded(false, |pair| pair.nodes[1].sent.clear());
-    for _ in 0..2 {
-        assert!(matches!(pair.ranges(0, 1, 10, 1), Some(Answer::Ranges { .. })));
-        assert_eq!(pair.sums(1), 1);
-    }
-    pair.nodes[1].memory.handle_wait(pair.now, round(3), Some(checkpoint(1, 10)));
-    assert!(matches!(pair.ranges(0, 1, 10, 1), Some(Answer::Ranges { .. })));
-    assert_eq!(pair.sums(1), 2);
-}
-
-/// A part whose content has changed is dropped, and the round ends. So it does if memory is turned off meanwhile.
-#[test]
-fn ranges_that_cannot_be_read_end_the_round() {
-    let change = |pair: &mut Pair| {
-        pair.nodes[1].contents.values_mut().for_each(|content| *content += 1);
-    };
-    for has_place in [true, false] {
-        let mut pair = resharded(has_place, change);
-        assert_eq!(pair.ranges(0, 0, 10, 1), None);
-        let unusable = pair.nodes[0].memory.unusable().unwrap();
-        if has_place {
-            let sources = vec!["n1:1".to_owned()];
-            assert_eq!(unusable.why, UnusableReason::SourceGone { sources });
-            assert_eq!(unusable.text, "n1:1 no longer has it");
-        } else {
-            assert_eq!(unusable.why, UnusableReason::Sum);
-            assert_eq!(unusable.text, "its content has changed on n1:1");
-        }
-        assert_eq!(pair.nodes[1].obstacle(), "step 10 has changed in the memory of n1");
-        assert!(!pair.nodes[1].held().contains(&(1, 10)));
-    }
-
-    let mut pair = resharded(true, |_| {});
-    pair.nodes[0].memory.handle_off(pair.now, round(2), "no room");
-    pair.run();
-    assert_eq!(pair.ranges(0, 0, 10, 1), None);
-    assert_eq!(pair.nodes[0].memory.unusable().unwrap().text, "no room");
-}
-
-/// What a worker was reading is aborted when it is gone. A short lack of memory does not free what is being loaded.
-#[test]
-fn ranges_end_with_their_worker() {
-    let mut pair = resharded(true, |_| {});
-    let (node, left) = (&mut pair.nodes[0], MemoryLeft { available: GB, oom_kills: None });
-    node.memory.handle_input(pair.now, Input::Left(left));
-    assert_eq!(node.held(), [(0, 10), (1, 10)]);
-    let range = BlockRange { local_rank: LocalRank(0), offset: 0, bytes: 1 };
-    let (sources, ranges) = (vec!["n1:1".to_owned()], vec![range]);
-    let request = RangesRequest { step: 10, group_rank: GroupRank(1), sources, ranges };
-    let (worker, round, ask) = (LocalRank(1), round(2), Ask::Ranges(request));
-    node.memory.handle_input(pair.now, Input::Asked { round, worker, ask, left });
-    let Some(Effect::FetchRanges { transfer, .. }) = node.memory.poll_effect() else { panic!() };
-    node.memory.handle_input(pair.now, Input::WorkerGone { round, worker });
-    assert_eq!(node.memory.poll_effect(), Some(Effect::Abort(transfer)));
-    let end = TransferEnd::Failed("aborted".to_owned());
-    node.memory.handle_input(pair.now, Input::Ended { transfer, end });
-    assert_eq!((node.memory.poll_effect(), node.memory.unusable()), (None, None));
 }
