@@ -159,7 +159,7 @@ mod tests {
         fn look(&mut self, times: u32, act: impl Fn(&mut Activity)) -> Option<Hang> {
             (0..times).find_map(|_| {
                 self.now += SECOND;
-                assert!(self.watch.poll_timeout() <= Some(self.now));
+                assert_eq!(self.watch.poll_timeout(), Some(self.now));
                 act(self.activities.entry(LocalRank(1)).or_default());
                 self.watch.handle_look(self.now, &self.activities)
             })
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(t.look(100, |worker| worker.written += 1), None);
         assert_eq!(t.look(100, |worker| worker.cpu += SECOND / 20), None);
         assert_eq!(t.look(100, |worker| worker.processes += 1), None);
-        let hang = t.look(100, |worker| worker.cpu += SECOND / 1000);
+        let hang = t.look(100, |worker| worker.cpu += SECOND / limits::BUSY_SHARE);
         assert_eq!(hang, Some(Hang { local_rank: LocalRank(0), time: 8 * SECOND }));
     }
 

@@ -193,6 +193,14 @@ mod tests {
         }
     }
 
+    /// At the end of its lease, a keeper has a margin in which it kills the workers itself. A ping in this time changes nothing.
+    #[test]
+    fn keeper_has_a_margin_after_its_lease() {
+        let mut t = Fixture::new(Some(900));
+        assert_eq!(t.advance(1_199, true), []);
+        assert_eq!(t.advance(1, true), [Effect::Kill]);
+    }
+
     /// A keeper that answers is pinged forever, and nothing is reported.
     #[test]
     fn answers_are_no_news() {

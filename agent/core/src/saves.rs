@@ -180,6 +180,7 @@ mod tests {
         assert_eq!(steps(&watch), (None, None));
         assert!(watch.handle_report(B, saved(130, 0)));
         assert_eq!(steps(&watch), (None, None), "120 and 130 are no checkpoint");
+        assert_eq!(watch.saves().unanswered, None, "there is no notice");
         assert!(watch.handle_report(B, saved(120, 0)));
         assert_eq!(steps(&watch), (Some(120), None));
     }
@@ -224,6 +225,9 @@ mod tests {
         assert!(!watch.handle_report(A, saved(1_131, 0)));
         assert!(!watch.handle_report(A, saved(u64::MAX, 0)));
         assert_eq!(steps(&watch), (Some(139), None));
+        assert!(watch.handle_report(A, saved(1_130, 0)), "it may report each tenth step");
+        assert!(watch.handle_report(B, saved(STEP_MAX, 0)));
+        assert!(!watch.handle_report(B, saved(STEP_MAX + 1, 0)));
     }
 
     /// The cost may follow later, alone.

@@ -195,11 +195,6 @@ impl Supervisor {
         matches!(self.state, State::Stopping { .. })
     }
 
-    /// Returns true if the group has ended, and nothing is left of it.
-    pub fn has_ended(&self) -> bool {
-        self.state == State::Ended
-    }
-
     fn stop(&mut self, now: Instant, signal: Signal, grace: Duration) {
         self.effects.push_back(Effect::Signal(signal));
         self.state = State::Stopping { deadline: now + grace, rest_at: Some(now + grace / 2) };
@@ -287,7 +282,7 @@ mod tests {
         assert_eq!(t.ended(1, OK), [Effect::CleanUp]);
         assert_eq!(t.handle(Input::Quiet), []);
         assert_eq!(t.handle(Input::Reaped), [Effect::Finish(GroupEnd::Succeeded)]);
-        assert!(t.machine.has_ended() && !t.machine.is_running());
+        assert!(!t.machine.is_running());
     }
 
     /// The first failure is reported at once, and the other workers are stopped. Their ends are not failures.

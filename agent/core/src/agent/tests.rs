@@ -7,18 +7,18 @@ mod notices;
 use std::net::IpAddr;
 
 use ragent_rendezvous::{
-    ids::{GlobalRank, LocalRank, RoundId},
+    ids::{GlobalRank, GroupRank, LocalRank, RoundId},
     message::{
         Admission, Assignment, CheckpointId, EvictReason, HardwareFact, HealthClass, JobResult,
-        MemoryKind, MemoryPlan, RefusedClients, RestartReason, StoreUnreached, Unhealthy,
-        WaitReason, WorkerEnd,
+        MemoryKind, MemoryPlan, RefusedClients, RestartReason, StepSource, StoreUnreached,
+        Unhealthy, WaitReason, WorkerEnd,
     },
     settings::{NodeRange, Timeouts},
     snapshot::Explanation,
 };
 
 use super::*;
-use crate::{limits, supervisor::GroupEnd};
+use crate::{limits, steps::NodeSteps, supervisor::GroupEnd};
 
 const SECOND: Duration = Duration::from_secs(1);
 const GRACE: Duration = Duration::from_secs(30);
@@ -206,9 +206,25 @@ fn failure_is_reported_until_the_next_round() {
     t.now += SECOND;
     t.finished(GroupEnd::Stopped);
     t.store_open();
-    assert_eq!(t.agent.report(t.now).failure.unwrap().age, SECOND);
+    let failure = t.agent.report(t.now).failure.unwrap();
+    assert_eq!((failure.age, failure.before_load), (SECOND, true));
     t.assign(Assignment::Admit(admission(1, 2)));
     assert_eq!(t.agent.report(t.now).failure, None);
+}
+
+/// The steps of the workers are sent before the report of the failure: the coordinator decides by them whether another start can help.
+#[test]
+fn steps_come_before_the_failure() {
+    let mut t = Fixture::running();
+    let (source, at) = (StepSource::Reported, t.now);
+    t.agent.handle_steps(NodeSteps { source, lowest: 7, highest: 9, total: None, at });
+    let effects = t.failed(round(1, 1));
+    let [Effect::Send(FromNode::KeepAlive { progress: Some(progress), .. }), report] = &*effects
+    else {
+        panic!("{effects:?}")
+    };
+    assert_eq!((progress.lowest, progress.highest), (7, 9));
+    assert_eq!(*report, t.sends(NodeState::Stopping));
 }
 
 /// A worker that ends while its round is being stopped is a victim, not a failure.
@@ -240,6 +256,7 @@ fn restart_of_another_round_changes_nothing() {
 fn succeeded_node_takes_part_again() {
     let mut t = Fixture::running();
     assert_eq!(t.finished(GroupEnd::Succeeded), [t.sends(NodeState::Succeeded)]);
+    assert_eq!(t.restart(round(1, 7)), [t.sends(NodeState::Succeeded)], "of another round");
     assert_eq!(t.restart(round(1, 1)), [t.sends(NodeState::Preparing), OPEN_STORE]);
 }
 
@@ -571,6 +588,50 @@ fn endings_worth_another_start_have_another_exit_code() {
     assert_eq!((unreachable(true), unreachable(false)), (3, 1));
 }
 
+/// Returns how many news of a kind were announced since the last call.
+fn announced(t: &mut Fixture, is_it: impl Fn(&News) -> bool) -> usize {
+    let is_it = |effect: &Effect| match effect {
+        Effect::Local(Action::Announce(news)) => is_it(news),
+        _ => false,
+    };
+    std::iter::from_fn(|| t.agent.poll_effect()).filter(is_it).count()
+}
+
+/// A reason to wait is announced once. A cause is announced if another worker has failed than the one that was announced first.
+#[test]
+fn news_are_announced_once() {
+    let mut t = Fixture::ready();
+    for (reason, count) in
+        [(WaitReason::Gathering, 1), (WaitReason::Gathering, 0), (WaitReason::Spare, 1)]
+    {
+        t.agent.handle_assignment(t.now, waits(reason));
+        assert_eq!(announced(&mut t, |news| matches!(news, News::Waiting(..))), count);
+    }
+    for (rank, count) in [(1, 0), (2, 1)] {
+        let mut t = Fixture::running();
+        t.failed(round(1, 1));
+        let cause = WorkerFailure {
+            local_rank: LocalRank(rank),
+            error_file_age: Some(3 * SECOND),
+            ..failure(round(1, 1))
+        };
+        t.agent.handle_cause(t.now, cause);
+        assert_eq!(announced(&mut t, |news| matches!(news, News::Cause(_))), count);
+    }
+    let mut t = Fixture::running();
+    t.agent.handle_message(t.now, ToNode::HostLeaving);
+    assert_eq!(announced(&mut t, |news| matches!(news, News::HostLeaving)), 1);
+    t.signal();
+    t.agent.handle_message(t.now, ToNode::HostLeaving);
+    assert_eq!(announced(&mut t, |news| matches!(news, News::HostLeaving)), 0, "it leaves as well");
+    let mut t = Fixture::running();
+    for (number, count) in [(2, 0), (1, 1)] {
+        let addresses = vec![[172, 20, 0, 5].into()];
+        t.agent.handle_refused_clients(RefusedClients { round: round(1, number), addresses });
+        assert_eq!(announced(&mut t, |news| matches!(news, News::ClientRefused(..))), count);
+    }
+}
+
 /// The failure of the oldest event counts, in any order of arrival, and its ages grow.
 #[test]
 fn oldest_event_is_the_cause() {
@@ -658,7 +719,13 @@ fn refused_clients_are_announced_once() {
     t.agent.handle_refused_clients(RefusedClients { round: round(1, 2), ..refused.clone() });
     assert_eq!(news(&mut t), 1);
 
-    let report = Effect::Send(FromNode::RefusedClients(refused));
+    let report = Effect::Send(FromNode::RefusedClients(refused.clone()));
+    let mut t = Fixture::ready();
+    let other = Admission { group_rank: GroupRank(1), ..admission(1, 1) };
+    t.assign(Assignment::Admit(other));
+    t.agent.handle_refused_clients(refused);
+    t.effects();
+    assert!(!t.welcome(1).contains(&report), "another node serves the store");
     let mut t = Fixture::running();
     t.agent.handle_client_refused(Round(1), address);
     assert_eq!(t.effects(), std::slice::from_ref(&report));

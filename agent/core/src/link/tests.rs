@@ -319,6 +319,11 @@ fn new_leader_is_dialed_at_once() {
     assert_eq!(t.advance(0), [], "a pause");
     t.link.handle_new_leader(t.now);
     assert_eq!(t.advance(0), [Effect::Dial(StreamNumber(4))]);
+    let mut t = Fixture::registered();
+    t.advance(1_300);
+    t.link.handle_new_leader(t.now);
+    assert_eq!(t.effects(), [Effect::Drop(three)], "the stream is silent");
+    assert_eq!(t.advance(0), [Effect::Dial(StreamNumber(4))]);
 }
 
 /// A voter that does not answer a registration is given up soon if others can be dialed. A voter that has accepted it may wait for an election.

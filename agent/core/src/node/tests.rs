@@ -67,11 +67,53 @@ fn ready() -> (Node, Instant) {
     node.handle_timeout(now);
     node.tell(now, |agent| agent.handle_store_open(now, 4000));
     assert!(effects(&mut node).contains(&Effect::Dial(ONE)));
+    assert!(!node.is_registered());
     let claims = node.handle_connected(now, ONE).expect("the attempt is under way");
     assert_eq!(claims.report.state, NodeState::Ready { store_port: 4000 });
     assert!(node.handle_welcome(now, ONE, &welcome(1)));
     assert!(effects(&mut node).contains(&Effect::Renew(Some(now + 2400 * MS))));
+    assert!(node.is_registered());
     (node, now)
+}
+
+/// Lets time pass without any answer. Returns the last stream that was dialed.
+fn pass(node: &mut Node, now: &mut Instant, time: Duration) -> Option<StreamNumber> {
+    let end = *now + time;
+    let mut dialed = None;
+    while let Some(at) = node.poll_timeout().filter(|at| *at <= end) {
+        *now = at.max(*now);
+        node.handle_timeout(*now);
+        for effect in effects(node) {
+            if let Effect::Dial(stream) = effect {
+                dialed = Some(stream);
+            }
+        }
+    }
+    *now = end;
+    dialed
+}
+
+/// A node claims the term of its coordinator when its lease is over: the next coordinator needs a higher one.
+#[test]
+fn lost_term_is_claimed_without_a_lease() {
+    let (mut node, mut now) = ready();
+    let stream = pass(&mut node, &mut now, 700 * MS).expect("the stream is silent");
+    let claims = node.handle_connected(now, stream).expect("the attempt is under way");
+    assert_eq!(claims.lost_term, Term(0), "it has a lease");
+    let (mut node, mut now) = ready();
+    let stream = pass(&mut node, &mut now, 3_000 * MS).expect("the stream is silent");
+    let claims = node.handle_connected(now, stream).expect("the attempt is under way");
+    assert_eq!(claims.lost_term, Term(1));
+}
+
+/// If the stream is silent, a new leader is dialed at once, and the attempt that lasts is dropped.
+#[test]
+fn new_leader_is_dialed_in_place_of_a_silent_one() {
+    let (mut node, mut now) = ready();
+    let stream = pass(&mut node, &mut now, 1_300 * MS).expect("the stream is silent");
+    node.handle_new_leader(now);
+    assert!(effects(&mut node).contains(&Effect::Drop(stream)));
+    assert!(pass(&mut node, &mut now, Duration::ZERO).is_some());
 }
 
 fn admits(effects: &[Effect]) -> bool {

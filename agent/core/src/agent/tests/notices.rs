@@ -305,9 +305,22 @@ fn notice_is_shown_once() {
     t.now += 5 * SECOND;
     let again = shown(1, NoticeKind::Members, Some(NOTICE - 5 * SECOND));
     assert_eq!(t.guide(round(1, 1), Some(again)), []);
+    let mut left = NOTICE - 5 * SECOND;
+    for (earlier, is_shown) in [(SECOND, false), (2 * SECOND, true)] {
+        let sooner = shown(1, NoticeKind::Members, Some(left - earlier));
+        assert_eq!(!t.guide(round(1, 1), Some(sooner)).is_empty(), is_shown, "{earlier:?}");
+    }
+    left -= 2 * SECOND;
+    let more = Notice { hosts: vec!["b".to_owned()], ..shown(1, NoticeKind::Members, Some(left)) };
+    assert_eq!(t.guide(round(1, 1), Some(more.clone())).len(), 1, "another host");
+    let kind = NoticeKind::Save;
+    assert_eq!(t.guide(round(1, 1), Some(Notice { kind, ..more.clone() })).len(), 1);
+    let next = Notice { number: 2, kind, ..more };
+    assert_eq!(t.guide(round(1, 1), Some(next)).len(), 1, "another notice");
+    t.guide(round(1, 1), None);
     t.begin_phase(NoticeKind::End);
     assert_eq!(t.guide(round(1, 1), None), [Effect::Local(Action::ShowNotice(None))]);
-    assert_eq!(t.agent.notice_number(), 1);
+    assert_eq!(t.agent.notice_number(), 2);
 }
 
 /// Only an answer to the newest notice is reported, and only if the round ends after it. Workers may know of it before
