@@ -169,3 +169,24 @@ impl Effects {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::TestJob;
+
+    /// The end of a coordinator, a member that counts as lost, and the first refusals are events.
+    #[test]
+    fn events_are_recorded() {
+        let mut t = TestJob::new(1, 2, &["a"]);
+        let id = NodeId::new("a");
+        t.out.coordinator_ended(&t.job, true);
+        t.out.record_eviction(&t.job, &id, EvictReason::Silent);
+        let lost = EventKind::NodeLost { how: EvictReason::Silent, was_member: true };
+        assert_eq!(t.events(), [EventKind::CoordinatorEnded { hands_over: true }, lost]);
+        for _ in 0..2 * REFUSALS_MAX {
+            t.out.record_refusal(&t.job, &id, "a", "version");
+        }
+        assert_eq!(t.events().len(), REFUSALS_MAX as usize);
+    }
+}

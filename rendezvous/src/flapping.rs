@@ -227,6 +227,7 @@ impl RestartSpacing {
 #[expect(clippy::disallowed_methods, reason = "a test needs some instant to begin with")]
 mod tests {
     use super::*;
+    use crate::ids::NodeId;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -239,6 +240,20 @@ mod tests {
         assert!(!tally.failed(start + 60 * SECOND, start));
         assert!(!tally.failed(start + 70 * SECOND, start + 65 * SECOND));
         assert!(tally.failed(start + 80 * SECOND, start + 75 * SECOND));
+    }
+
+    /// If the tallies of too many departed agents are kept, the oldest one is forgotten.
+    #[test]
+    fn departed_tallies_are_bounded() {
+        let (mut departed, now) = (DepartedTallies::default(), Instant::now());
+        for number in 0..=DEPARTED_TALLIES_MAX {
+            let mut tally = Tally::default();
+            tally.suspect(now);
+            let host = format!("host{number}");
+            departed.insert(&NodeDescription::new(NodeId::new(&host), &host, ""), tally);
+        }
+        let hosts: Vec<String> = departed.to_hosts(now).map(|tally| tally.host_name).collect();
+        assert_eq!((hosts.len(), hosts[0].as_str()), (DEPARTED_TALLIES_MAX, "host1"));
     }
 
     /// Suspicions add up, outlive a quiet time and another coordinator, and are forgotten together.

@@ -154,3 +154,18 @@ impl JobState {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+
+    /// Until the first node registers, a coordinator does not know how many nodes its job may have.
+    #[test]
+    fn most_nodes_are_known_with_the_settings() {
+        let shared = SharedSettings::new(NodeRange::new(2, 7).expect("a range"));
+        let known = fixture::settings(shared);
+        let unknown = Settings { shared: None, ..known.clone() };
+        assert_eq!((known.nodes_max(), unknown.nodes_max()), (7, limits::NODES_MAX));
+    }
+}

@@ -1,5 +1,7 @@
 //! Which unhealthy and excluded nodes get a place, which failures are free, and which rounds end.
 
+use std::time::Duration;
+
 use HealthClass::{Gone, Replace, Reset};
 
 use super::*;
@@ -179,4 +181,46 @@ fn known_reason_does_not_end_the_round() {
     assert!(ends(&t, &health).is_some());
     t.report("b", |report| report.state = NodeState::Succeeded);
     assert_eq!(ends(&t, &health), None, "a node whose workers have succeeded");
+}
+
+/// A member on an excluded host is replaced if all ranks can save first, and a ready node takes its place.
+#[test]
+fn excluded_member_is_replaced_after_a_save() {
+    let is_possible = |names: &[&str], excluded: &str, notice: u64, has_saved: bool| {
+        let notice = Duration::from_secs(notice);
+        let mut t = TestJob::with(1, 2, names, |shared| shared.notice = notice);
+        t.begin_round(&["a", "b"]);
+        t.job.roster.exclude([(excluded.to_owned(), "slow".to_owned())].into());
+        t.report("b", |_| {});
+        let group = t.job.phase.group().expect("a round");
+        JobHealth::default().can_replace_excluded(&t.job, group, has_saved)
+    };
+    assert!(is_possible(&["a", "b", "c"], "b", 60, true));
+    assert!(!is_possible(&["a", "b", "c"], "b", 60, false), "not saved");
+    assert!(!is_possible(&["a", "b", "c"], "b", 0, true), "no time to save");
+    assert!(!is_possible(&["a", "b"], "b", 60, true), "no other node");
+    assert!(!is_possible(&["a", "b", "c"], "x", 60, true), "no member");
+}
+
+/// A node that was lost is forgotten: its reason is an event again if it returns with it.
+#[test]
+fn lost_node_is_forgotten() {
+    let (mut t, mut health) = (TestJob::new(2, 2, &["a", "b"]), JobHealth::default());
+    ail(&mut t, "b", Reset, "xid_79");
+    for events in [1, 0] {
+        next_round(&mut t, &mut health);
+        assert_eq!(t.events().len(), events);
+    }
+    health.forget(&NodeId::new("b"));
+    next_round(&mut t, &mut health);
+    assert_eq!(t.events().len(), 1);
+}
+
+/// The first list of excluded hosts is awaited once.
+#[test]
+fn list_is_awaited_once() {
+    let (mut health, now) = (JobHealth::default(), crate::fixture::some_instant());
+    assert!(!health.note_list(), "nobody waits for it");
+    health.await_list_until(now);
+    assert!(health.note_list() && !health.note_list());
 }

@@ -332,7 +332,11 @@ mod tests {
             assert_eq!(again.whole, self.holdings.whole);
             assert_eq!(again.complete, self.holdings.complete);
             assert_eq!(again.slots.len(), self.holdings.slots.len());
-            assert_eq!(again.counts.len(), self.holdings.counts.len());
+            let counts = |holdings: &Holdings| -> Vec<_> {
+                let counts = holdings.counts.values();
+                counts.map(|it| (it.odd, it.own, it.alone, it.copied, it.safe)).collect()
+            };
+            assert_eq!(counts(&again), counts(&self.holdings));
         }
 
         fn whole(&self) -> Option<u64> {
@@ -349,9 +353,11 @@ mod tests {
         assert_eq!(t.holdings.newest_complete(), Some(id));
         t.report(0, &[part(id, 0, 2, OWN), part(id, 1, 2, COPY)]);
         assert_eq!(t.whole(), None, "rank 0's part has no copy");
+        assert_eq!(t.holdings.copied_after(t.now, id), None);
         t.report(1, &[part(id, 1, 2, OWN), part(id, 0, 2, COPY)]);
         assert_eq!(t.whole(), Some(10));
         assert!(t.holdings.is_copied(id));
+        assert_eq!(t.holdings.copied_after(t.now, id), Some(Duration::from_millis(3)));
         t.report(1, &[]);
         assert_eq!(t.whole(), None, "a lost node holds nothing");
     }

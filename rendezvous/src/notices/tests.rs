@@ -1,12 +1,12 @@
 //! When a phase begins, which notices join it, and what ends it.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use NoticeKind::{End, Leave, Members, Save};
 
 use super::*;
 use crate::{
-    fixture::{SECOND, TestJob},
+    fixture::{SECOND, TestJob, some_instant},
     memory::fixture::{MemoryJob, checkpoint},
     message::{NodeNotice, Saved},
 };
@@ -225,4 +225,49 @@ fn memory_is_enough_after_a_while() {
     assert_eq!(play(false, NOTICE), (false, in_memory));
     assert_eq!(play(false, SECOND), (true, in_memory));
     assert_eq!(play(true, NOTICE), (false, None));
+}
+
+/// The numbers of notices go on under the next coordinator.
+#[test]
+fn numbers_outlive_the_coordinator() {
+    let mut n = running(&["a", "b"]);
+    n.leave("a");
+    assert_eq!(n.newest().map(|(number, _)| number), Some(1));
+    let mut state = n.t.job.state.clone();
+    n.notices.keep(&mut state);
+    n.notices = JobNotices::new(&state);
+    n.leave("b");
+    assert_eq!(n.newest().map(|(number, _)| number), Some(2));
+}
+
+/// A phase keeps the text of the first notice of its kind. A stronger one replaces it.
+#[test]
+fn stronger_notice_replaces_the_text() {
+    let now = some_instant();
+    let mut phase = NoticePhase::new(now, 1, Members, Some(now + NOTICE), "first".to_owned());
+    for (kind, text) in [(Members, "first"), (End, "second"), (End, "second")] {
+        let sent = if text == phase.text { "another" } else { text };
+        phase.join(kind, now + NOTICE, BTreeSet::new(), sent.to_owned());
+        assert_eq!(phase.text, text);
+    }
+}
+
+/// Ranks that have not saved are listed as ranges, and only the first ones.
+#[test]
+fn ranks_that_have_not_saved_are_ranges() {
+    let names: Vec<String> = (0..40).map(|number| format!("n{number:02}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut t = TestJob::new(1, 40, &names);
+    t.begin_round(&names);
+    let missing = |t: &mut TestJob, has_saved: &dyn Fn(usize) -> bool| {
+        let mut phase = NoticePhase::new(t.job.clock, 1, Save, None, String::new());
+        for (_, name) in names.iter().enumerate().filter(|(number, _)| has_saved(*number)) {
+            let saved = Saved { notice: 1, step: 7, is_whole: false };
+            phase.record(&NodeId::new(*name), &saved);
+        }
+        missing_ranks(t.group(), &phase)
+    };
+    assert_eq!(missing(&mut t, &|number| number == 1 || number >= 32), "0, 2-31");
+    let odd = "1, 3, 5, 7, 9, 11, 13, 15 and 12 more ranges";
+    assert_eq!(missing(&mut t, &|number| number % 2 == 0), odd);
 }

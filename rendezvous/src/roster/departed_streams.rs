@@ -30,3 +30,22 @@ impl DepartedStreams {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// If too many nodes have departed, the first of them is forgotten.
+    #[test]
+    fn departed_streams_are_bounded() {
+        let mut streams = DepartedStreams::default();
+        let id = |number: usize| NodeId::new(number.to_string());
+        for number in 0..DEPARTED_STREAMS_MAX {
+            streams.insert(&id(number), StreamNumber(1));
+        }
+        assert_eq!(streams.newest(&id(0)), Some(StreamNumber(1)));
+        streams.insert(&id(DEPARTED_STREAMS_MAX), StreamNumber(2));
+        assert_eq!(streams.newest(&id(0)), None);
+        assert_eq!(streams.newest(&id(1)), Some(StreamNumber(1)));
+    }
+}

@@ -617,8 +617,7 @@ fn place_depends_on_the_ranks() {
     pair.admit(1, [None, None]);
     pair.save_all(1, 10);
     let memory = &pair.nodes[0].memory;
-    let (part, now) =
-        (memory.parts.values().next().unwrap().clone(), memory.round.clone().unwrap());
+    let (part, now) = (memory.parts.values().next().unwrap(), memory.round.clone().unwrap());
     let with = |is_resharded, step| {
         let plan = MemoryPlan { is_resharded, ..plan(1, step, &[]) };
         part.place(Some(&MemoryRound { plan: Some(plan), ..now.clone() }))

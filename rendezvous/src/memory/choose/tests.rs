@@ -288,3 +288,24 @@ fn missing_part_is_not_chosen() {
     assert_eq!(world(&[&[part(id, 0, 2, OWN)], &[]]).choose(&["0", "1"]), None);
     assert_eq!(world(&[&[], &[]]).choose(&["0", "1"]), None);
 }
+
+/// Addresses that did not answer are remembered for the newest few checkpoints.
+#[test]
+fn addresses_that_are_gone_are_bounded() {
+    let (mut gone, at) = (Gone::default(), || ["at-1".to_owned()]);
+    for step in 1..=GONE_MAX as u64 {
+        gone.add(checkpoint(1, step), at());
+    }
+    assert!(gone.has(checkpoint(1, 1), "at-1"));
+    gone.add(checkpoint(1, 99), at());
+    assert!(!gone.has(checkpoint(1, 1), "at-1") && gone.has(checkpoint(1, 2), "at-1"));
+}
+
+/// A plan names the sources of its node, and no other address.
+#[test]
+fn plan_names_its_sources() {
+    let mut chosen = Chosen::new(checkpoint(1, 10), MemoryKind::State);
+    chosen.sources.insert(GroupRank(1), vec!["at-0".to_owned()]);
+    assert!(chosen.names(GroupRank(1), "at-0") && !chosen.names(GroupRank(1), "at-2"));
+    assert!(!chosen.names(GroupRank(0), "at-0"));
+}

@@ -1,6 +1,9 @@
 //! Renewals of a leader's lease, and the answers to them.
 
-use super::{other_jobs::replica, *};
+use super::{
+    other_jobs::{replica, with_file},
+    *,
+};
 
 /// Voters with a leader, and the places of the others.
 fn with_leader() -> (Voters, usize, [usize; 2]) {
@@ -96,7 +99,7 @@ fn newer_state_lowers_no_term() {
     let older = replica(job_state(1), &[0, 1, 2]);
     let version = Version { number: older.version.number + 1, ..older.version };
     let newer = Replica { version, ..older.clone() };
-    let mut voter = super::other_jobs::with_file(now, 0, older);
+    let mut voter = with_file(now, 0, older);
     voter.learn(now, Term(9 << 16));
     voter.take(now, &newer, Term(1));
     assert_eq!((voter.highest(), voter.replica().version), (Term(9 << 16), version));
@@ -110,7 +113,7 @@ fn state_of_another_job_is_not_taken_over() {
     let state = JobState { job_uid: JobUid::new("another"), ..job_state(1) };
     let version = Version { term: Term(9 << 16), number: 1 };
     let other = Replica { version, ..replica(state, &[0, 1, 2]) };
-    let mut voter = super::other_jobs::with_file(now, 0, own.clone());
+    let mut voter = with_file(now, 0, own.clone());
     voter.take(now, &other, Term(9 << 16));
     assert_eq!(*voter.replica(), own);
 }
