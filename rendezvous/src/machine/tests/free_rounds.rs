@@ -43,6 +43,20 @@ fn member_whose_lease_keeps_expiring_is_quarantined() {
     assert_eq!(t.state_of("b"), NodeStateName::Quarantined);
 }
 
+/// A round that ends within a minute of its start, for no fault of its own, is early.
+#[test]
+fn early_rounds_are_counted() {
+    for (seconds, early) in [(59, 1), (61, 0)] {
+        let mut t = Fixture::new(1, 2);
+        t.run(&["a", "b"]);
+        t.live(&["a", "b"], seconds * SECOND);
+        lease_expires(&mut t, "b");
+        t.back("a");
+        t.back("b");
+        assert_eq!(t.job_state.early_free_rounds, early, "{seconds}");
+    }
+}
+
 /// Cut-offs are also counted if something else ended the round first, and once per round.
 #[test]
 fn expired_lease_is_counted_once_a_round() {

@@ -8,6 +8,7 @@ use crate::{
     effect::Effect,
     grant::Grant,
     ids::{JobUid, NodeId, Round, RoundId, Term, VoterAddress},
+    limits::TERMS_AHEAD_MAX,
     message::{Assignment, FromNode, NodeState, RestartReason, ToNode, WaitReason},
 };
 
@@ -47,6 +48,18 @@ fn come_back(t: &mut Fixture, name: &'static str) -> Vec<Did> {
     did.extend(t.report(name, NodeState::Running));
     did.extend(t.back(name));
     did
+}
+
+/// A node claims a term that is too far ahead of the elected coordinator's. The coordinator does not believe it, and leads on.
+#[test]
+fn claim_of_a_far_term_is_not_believed() {
+    let mut t = taken_over(&["a"], Duration::ZERO);
+    let mut registration = t.registration_of("b", ready());
+    let far = Term(TERM.0 + TERMS_AHEAD_MAX + 1);
+    registration.known_round = known_round(RoundId { term: far, round: Round(1) }, 1, 0);
+    let mut did = t.register_with(registration);
+    did.extend(t.back("b"));
+    assert!(!did.iter().any(|did| matches!(did, Did::Resign(_))), "{did:?}");
 }
 
 /// A node that has not reported since its welcome is not registered: its registration may be old.

@@ -169,6 +169,18 @@ fn failures_of_a_round_are_bounded() {
     assert_eq!(recorded(&mut t).iter().filter(is_failure).count(), 17);
 }
 
+/// Until enough nodes are there, a job waits for them. Its last call belongs to the rendezvous.
+#[test]
+fn last_call_is_no_waiting() {
+    let mut t = Fixture::with(2, 3, |shared| shared.timeouts.last_call = 60 * SECOND);
+    t.join("a");
+    t.live(&["a"], 10 * SECOND);
+    t.join("b");
+    t.live(&["a", "b"], 5 * SECOND);
+    let time = snapshot(&t).time;
+    assert_eq!((time.of("waiting"), time.of("rendezvous")), (10_000, 5_000));
+}
+
 /// Steps divide the time of the workers: until the first one they start, then they make progress, and steps that are done again
 /// after a failure are counted.
 #[test]
@@ -235,6 +247,9 @@ fn silent_voters_are_recorded() {
         (0..100).flat_map(|_| [kinds(&["n1:1"], &listed), kinds(&[], &listed)].concat()).collect();
     assert_eq!(all.len(), 2 * 62);
     assert_eq!(all.last(), Some(&back("n1:1")));
+    let now: BTreeSet<String> = ["n2:1".to_owned()].into();
+    t.machine.handle_silent_voters(now.clone(), &listed);
+    assert_eq!(*t.machine.silent_voters(), now);
 }
 
 /// The identity of an event is read as it is printed, for `ragent events --since`.

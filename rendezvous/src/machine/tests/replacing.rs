@@ -56,6 +56,18 @@ impl Fixture {
     }
 }
 
+/// A spare on the host of a suspected member takes a place after the other spares, although it came first.
+#[test]
+fn spare_on_the_same_host_comes_last() {
+    let mut t = Fixture::new(2, 2);
+    t.run(&["a", "b"]);
+    t.join("a2");
+    t.join("x");
+    t.fail_one("a", &["b"]);
+    assert!(t.is_in_round("x", 2) && t.is_in_round("b", 2));
+    assert!(!t.is_in_round("a2", 2));
+}
+
 fn ended(name: &str, end: WorkerEnd) -> WorkerFailure {
     WorkerFailure { end, ..failure(name, Duration::ZERO) }
 }
