@@ -592,7 +592,7 @@ mod tests {
         assert_eq!(ends(&at(&["a", "b", "c"]), None), Duration::ZERO);
     }
 
-    /// A member that leaves in order is not waited for. That a claimant leaves says nothing about the member itself.
+    /// A member that leaves in order is not waited for. A claimant that leaves is not the member itself.
     #[test]
     fn only_members_leave_in_order() {
         let mut recovering = with(3, &["a"]);

@@ -196,7 +196,7 @@ mod tests {
         let times = checkpoints.times(rate).unwrap();
         assert_eq!((times.every_steps, times.every_ms), (30, 9_000));
         assert_eq!((times.cost_ms, times.best_ms, times.lost), (None, None, None));
-        // A step that was saved before is no new checkpoint.
+        // A step that is saved again does not count.
         checkpoints.handle_saved(later + Duration::from_secs(10), other, 50, None);
         assert_eq!(checkpoints.intervals.len(), 1);
     }

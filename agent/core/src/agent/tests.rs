@@ -597,7 +597,7 @@ fn announced(t: &mut Fixture, is_it: impl Fn(&News) -> bool) -> usize {
     std::iter::from_fn(|| t.agent.poll_effect()).filter(is_it).count()
 }
 
-/// A reason to wait is announced once. A cause is announced if another worker has failed than the one that was announced first.
+/// A reason to wait is announced once. A cause is announced if it names another worker than the failure before.
 #[test]
 fn news_are_announced_once() {
     let mut t = Fixture::ready();

@@ -566,7 +566,7 @@ fn standbys_go_first() {
     assert_eq!(pair.nodes[0].held(), [(0, 10)], "there is none, so copies go at once");
 }
 
-/// What the workers of a round have not saved completely is dropped with it. Memory that is off in another round stays on in this one.
+/// A round ends, and its incomplete saves are dropped. A coordinator may turn memory off in another round; in this one it stays on.
 #[test]
 fn incomplete_saves_end_with_the_round() {
     let mut pair = Pair::new();

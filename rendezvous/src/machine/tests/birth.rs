@@ -60,8 +60,8 @@ fn node_that_is_old_enough_takes_part_at_once() {
     assert!(admits(&join_after(&mut t, "a", age())));
 }
 
-/// While enough nodes are there, the job says for what it waits: until they are old enough, or for the end of the last call, whichever is
-/// later.
+/// While enough nodes are there, the job waits for the later of two times: all are old enough, or the last call is over. `why` names
+/// that one.
 #[test]
 fn wait_for_the_first_round_is_explained() {
     let mut t = Fixture::with(2, 4, |shared| shared.timeouts.last_call = 30 * SECOND);

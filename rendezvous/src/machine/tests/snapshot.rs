@@ -85,7 +85,7 @@ fn members_are_shown_as_they_report() {
     shown.push(t.state_of("b"));
     t.back("b");
     shown.extend([t.state_of("a"), t.state_of("b")]);
-    // The next round has begun, and nobody has reported about it.
+    // The next round has begun, and no node has reported about it.
     let names: Vec<&str> = shown.iter().map(|state| state.name()).collect();
     assert_eq!(
         names,

@@ -182,7 +182,7 @@ fn new_round_begins_without_steps() {
     assert_eq!((t.merged().step, t.merged().highest), (90, 90));
 }
 
-/// A report that covers so many steps that each would take no time says nothing about their time.
+/// A report of more steps than nanoseconds is ignored: each step would take no time.
 #[test]
 fn steps_take_some_time() {
     let mut t = Fixture::new();
@@ -192,7 +192,7 @@ fn steps_take_some_time() {
     assert_eq!(t.merged().step_time, None);
 }
 
-/// A total that came from a node's output is forgotten with its bar. One that the script has reported meanwhile stays.
+/// A total that came from a node's output is forgotten with its bar. The total of another node stays.
 #[test]
 fn only_the_total_of_that_bar_is_forgotten() {
     let mut t = Fixture::new();

@@ -189,7 +189,7 @@ fn slow_copy_is_given_up() {
     assert_eq!(pair.nodes[1].sent.iter().filter(is_abort).count(), 2, "both blocks");
 }
 
-/// What a node says to blocks that others send, one after the other.
+/// Returns the answers to blocks that other nodes send.
 fn answers(
     pair: &mut Pair,
     headers: impl IntoIterator<Item = BlockHeader>,
@@ -224,8 +224,8 @@ fn block(step: u64, worker: u32) -> BlockHeader {
     }
 }
 
-/// A block that the node has, or that a newer whole checkpoint makes superfluous, is declined for this reason. One that it is receiving is
-/// declined for now.
+/// A node declines a block if it has the block already, or if a newer checkpoint is whole. While it receives the block, it declines a second
+/// copy for now.
 #[test]
 fn blocks_are_taken_once() {
     let mut pair = Pair::new();
@@ -257,7 +257,7 @@ fn copies_are_limited() {
     assert_eq!(answers(&mut pair, blocks), [None, None, Some(Decline::NoRoom), None]);
 }
 
-/// A block of another checkpoint than the one that is wanted is not sent.
+/// Only the wanted checkpoint is sent.
 #[test]
 fn only_what_is_wanted_is_sent() {
     let mut pair = Pair::new();

@@ -1,4 +1,4 @@
-//! Rounds whose ranks differ from those that have saved: workers read ranges of parts.
+//! Rounds with other ranks than the checkpoint: workers read ranges of parts.
 
 use ragent_rendezvous::message::PartSources;
 

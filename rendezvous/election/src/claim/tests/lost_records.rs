@@ -247,7 +247,7 @@ fn placeholder_waits_for_the_leader() {
     assert_eq!(job.written().kind, RecordKind::Placeholder);
 }
 
-/// The store refuses a change, and its revision is lower than the one that the leader knows: it was emptied. The leader's next change
+/// The store refuses a change, and its revision is lower than before: the store was emptied. The leader's next change
 /// creates the key, even if the watch reports nothing.
 #[test]
 fn refusal_shows_an_empty_store() {
@@ -276,7 +276,7 @@ fn own_older_record_is_replaced() {
 }
 
 /// The store may create the key late, after another process has led. So a follower that finds its own record from such a change waits for
-/// a silence before it stands. With a later record it stands at once, because nobody else has led.
+/// a silence before it stands. With a later record it stands at once, because no other process has led.
 #[test]
 fn own_late_record_is_not_trusted() {
     let timers = ClaimTimers::default();

@@ -28,8 +28,8 @@ fn renewals_have_an_interval() {
     assert_eq!(sent(&mut voters.voters[leader]).len(), 2);
 }
 
-/// The lease of a leader is longer after an answer that grants a renewal. One that refuses it does not count, nor does that of a process
-/// that may have forgotten a vote. An answer to an earlier renewal counts from the sending of that one.
+/// The lease of a leader is longer after an answer that grants a renewal. A refusal does not count, and neither does a process that
+/// may have forgotten a vote. An answer to an earlier renewal counts from the sending of that one.
 #[test]
 fn granted_renewals_extend_the_lease() {
     for (is_granted, has_just_started) in [(true, false), (false, false), (true, true)] {
@@ -55,7 +55,7 @@ fn granted_renewals_extend_the_lease() {
     }
 }
 
-/// A renewal says whether a majority has the state that it contains. Only then may a voter show the job to others.
+/// A renewal tells whether a majority has its state. Only then may a voter show the job to others.
 #[test]
 fn renewals_tell_what_a_majority_has() {
     let (mut voters, leader, _) = with_leader();
@@ -105,7 +105,7 @@ fn newer_state_lowers_no_term() {
     assert_eq!((voter.highest(), voter.replica().version), (Term(9 << 16), version));
 }
 
-/// The state of another job with a round is not taken over, whatever its version is.
+/// The state of another job with a round is not taken over, even if its version is higher.
 #[test]
 fn state_of_another_job_is_not_taken_over() {
     let now = Voters::new(1).now;

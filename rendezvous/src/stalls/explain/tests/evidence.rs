@@ -47,8 +47,8 @@ fn old_digests_do_not_count() {
     }
 }
 
-/// A rank is blamed only if both parts of the look show its launch, and that of a rank which waits for it. Without its own in both, nothing
-/// is said to be unchanged.
+/// A rank is blamed only if both parts of the look show its launch, and that of a rank which waits for it. If its own launch changed,
+/// the text does not call the look unchanged.
 #[test]
 fn blame_needs_both_parts() {
     let own = hosts(4, 1);
@@ -93,7 +93,7 @@ fn blame_of_a_stopped_rank_needs_both_parts() {
     }
 }
 
-/// The second part of a look is the newer one, whichever arrives first.
+/// The second part of a look is the newer one, even if it arrives first.
 #[test]
 fn second_part_is_the_newer_one() {
     let own = hosts(3, 1);
@@ -106,7 +106,7 @@ fn second_part_is_the_newer_one() {
     }
 }
 
-/// If a list of ranks is cut, others may wait elsewhere, so that nobody is blamed.
+/// If a list of ranks is cut, others may wait elsewhere, so that no rank is blamed.
 #[test]
 fn cut_lists_blame_nobody() {
     let own = hosts(4, 1);

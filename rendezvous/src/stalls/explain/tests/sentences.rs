@@ -401,7 +401,7 @@ fn running_rank_in_a_cycle_is_named() {
                 unchanged after 10 s)";
     let few = looks[..2].to_vec();
     assert_eq!(explain(vec![digest(groups.clone(), looks)], &own), (text.to_owned(), None));
-    // As many run as wait in torch, so that their stacks say little.
+    // As many run as wait in torch, so their stacks do not decide.
     let (text, _) = explain(vec![digest(groups, few)], &own);
     assert!(text.contains("in different orders"), "{text}");
 }
