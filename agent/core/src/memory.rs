@@ -130,8 +130,6 @@ enum Transfer {
 
 /// The number of checkpoints of its own that a node keeps: the newest whole one, and the next one.
 const OWN_MAX: usize = 2;
-/// The number of parts of other nodes that it keeps. While a checkpoint was restored, the third one is of an earlier ward.
-const OTHERS_MAX: usize = 3;
 /// The number of checkpoints of its ward that it keeps.
 const WARD_MAX: usize = 2;
 /// The seconds until all parts are freed, because workers may need the memory. What was freed at first is not back at once:

@@ -15,7 +15,7 @@ use ragent_rendezvous::{
 };
 
 use super::{
-    NodeMemory, OTHERS_MAX, OWN_MAX, TRANSFERS_MAX, Transfer, WARD_MAX,
+    NodeMemory, OWN_MAX, TRANSFERS_MAX, Transfer, WARD_MAX,
     buffers::Room,
     fitted,
     interface::{BlockHeader, Buffer, Decline, Effect, PartId, TransferEnd, TransferId},
@@ -295,18 +295,13 @@ impl NodeMemory {
         if plan == Some(checkpoint) {
             return Ok(());
         }
-        let others = self.parts.values().filter(|part| match part.place(Some(round)) {
-            PartPlace::Own => part.id.group_rank == header.part.group_rank,
-            PartPlace::Copy => true,
-            // Those of the plan and of its fallback are kept for other nodes, and do not count.
-            PartPlace::Leftover => plan < Some(part.id.checkpoint),
-        });
-        let (mut all, mut of_ward) = (0, 0);
-        for part in others {
-            all += 1;
-            of_ward += usize::from(part.id.group_rank == header.part.group_rank);
-        }
-        if all >= OTHERS_MAX || of_ward >= WARD_MAX { Err(Decline::NoRoom) } else { Ok(()) }
+        // A leftover is of the plan, or of its fallback. It is kept for other nodes, and does not count.
+        let counts = |part: &&KeptPart| {
+            part.id.group_rank == header.part.group_rank
+                && part.place(Some(round)) != PartPlace::Leftover
+        };
+        let of_ward = self.parts.values().filter(counts).count();
+        if of_ward >= WARD_MAX { Err(Decline::NoRoom) } else { Ok(()) }
     }
 
     pub(super) fn decline(&mut self, transfer: TransferId, why: Decline) {

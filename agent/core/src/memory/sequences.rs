@@ -473,7 +473,7 @@ impl Model {
         }
         let is_running = round.is_some_and(|round| round.is_running);
         assert!(!is_running || own.len() <= OWN_MAX, "{own:?}");
-        assert!(!is_running || others <= OTHERS_MAX, "{:?}", memory.parts.keys());
+        assert!(!is_running || others <= WARD_MAX, "{:?}", memory.parts.keys());
         for (worker, (ask, since)) in &self.waiting {
             match ask {
                 Ask::Load { .. } | Ask::Ranges(_) => {

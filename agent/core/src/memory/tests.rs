@@ -1,12 +1,13 @@
 mod copying;
 mod resharding;
 mod restoring;
+mod saving;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, iter};
 
 use ragent_rendezvous::{
     ids::Term,
-    message::{MemoryKind, UnusableReason},
+    message::{MemoryKind, PartSources, UnusableReason},
 };
 
 use super::*;
@@ -22,8 +23,6 @@ struct Pair {
     now: Instant,
     /// False while the two nodes do not reach each other.
     is_connected: bool,
-    /// True while copies that are sent do not arrive.
-    is_slow: bool,
 }
 
 /// A memory with a driver that holds the content of its buffers: one number each.
@@ -56,6 +55,29 @@ fn plan(number: u64, step: u64, sources: &[&str]) -> MemoryPlan {
         is_resharded: false,
         all_sources: vec![],
     }
+}
+
+/// The block that a worker of a node has saved.
+fn header(checkpoint: CheckpointId, node: u32, worker: u32) -> BlockHeader {
+    BlockHeader {
+        part: PartId { checkpoint, group_rank: GroupRank(node) },
+        local_rank: LocalRank(worker),
+        nodes: 2,
+        first_global_rank: GlobalRank(2 * node),
+        local_ranks: NonZeroU32::new(2).unwrap(),
+        kind: STATE,
+        is_replicated: false,
+        bytes: GB,
+        sum: Sum(content(node as usize, worker, checkpoint.step).into()),
+    }
+}
+
+fn ours(number: u64) -> TransferId {
+    TransferId { is_foreign: false, number }
+}
+
+fn foreign(number: u64) -> TransferId {
+    TransferId { is_foreign: true, number }
 }
 
 impl Bench {
@@ -94,6 +116,24 @@ impl Bench {
     fn obstacle(&self) -> String {
         self.memory.report().unwrap().obstacle.unwrap_or_default()
     }
+
+    fn needed(&self) -> u64 {
+        self.memory.report().unwrap().needed
+    }
+
+    /// Returns the effects that are not carried out yet.
+    fn effects(&mut self) -> Vec<Effect> {
+        iter::from_fn(|| self.memory.poll_effect()).collect()
+    }
+
+    /// Returns the steps of the copies that were sent, one for each block.
+    fn copied_steps(&self) -> Vec<u64> {
+        let steps = self.sent.iter().filter_map(|effect| match effect {
+            Effect::Copy { header, .. } => Some(header.part.checkpoint.step),
+            _ => None,
+        });
+        steps.collect()
+    }
 }
 
 impl Pair {
@@ -103,7 +143,7 @@ impl Pair {
 
     fn with_limit(limit: u64) -> Self {
         let nodes = [Bench::new(0, limit), Bench::new(1, limit)];
-        Self { nodes, now: some_instant(), is_connected: true, is_slow: false }
+        Self { nodes, now: some_instant(), is_connected: true }
     }
 
     fn admission(node: usize, number: u64, memory: Option<MemoryPlan>) -> Admission {
@@ -215,6 +255,18 @@ impl Pair {
         self.nodes[node].memory.handle_input(self.now, input);
     }
 
+    /// Node 0 is offered a block, and takes or declines it.
+    fn offered(&mut self, transfer: TransferId, header: BlockHeader) -> Result<(), Decline> {
+        let left = self.nodes[0].left;
+        self.give(0, Input::Incoming { transfer, header, left });
+        let answer = self.nodes[0].effects().into_iter().find_map(|effect| match effect {
+            Effect::Receive { .. } => Some(Ok(())),
+            Effect::Decline { why, .. } => Some(Err(why)),
+            _ => None,
+        });
+        answer.unwrap()
+    }
+
     fn end(&mut self, node: usize, transfer: TransferId, end: TransferEnd) {
         self.give(node, Input::Ended { transfer, end });
     }
@@ -238,7 +290,6 @@ impl Pair {
             {
                 self.end(node, transfer, TransferEnd::Failed("no route".to_owned()));
             }
-            Effect::Copy { .. } if self.is_slow => {}
             Effect::Copy { transfer, header, buffer, .. } => {
                 let foreign = self.pair(node, transfer);
                 let content = self.nodes[node].contents.get(&buffer.id).copied().unwrap();
@@ -328,8 +379,7 @@ fn checkpoints_are_kept_and_copied() {
     pair.save(0, 1, 1, 10);
     assert_eq!(pair.nodes[0].held(), [(0, 10)]);
     assert_eq!(pair.nodes[1].places(), [(10, PartPlace::Copy, false)]);
-    let is_copy = |effect: &&Effect| matches!(effect, Effect::Copy { .. });
-    assert_eq!(pair.nodes[0].sent.iter().filter(is_copy).count(), 2, "each block once");
+    assert_eq!(pair.nodes[0].copied_steps(), [10, 10], "each block once");
     for worker in 0..2 {
         pair.save(1, worker, 1, 10);
     }
@@ -346,169 +396,6 @@ fn checkpoints_are_kept_and_copied() {
     // An echo that is late frees nothing.
     pair.whole(1, 10);
     assert_eq!(pair.nodes[0].held(), [(0, 20), (1, 20)]);
-}
-
-/// After a worker's death, each node gives its workers their own blocks. They are copied again only if they are missing.
-#[test]
-fn own_parts_are_loaded() {
-    let mut pair = Pair::new();
-    pair.admit(1, [None, None]);
-    pair.save_all(1, 10);
-    pair.save_all(1, 20);
-    pair.whole(1, 10);
-    for node in 0..2 {
-        pair.nodes[node].memory.handle_round_over(pair.now);
-    }
-    pair.run();
-    pair.admit(2, [Some(plan(1, 20, &[])), Some(plan(1, 20, &[]))]);
-    assert_eq!(pair.nodes[1].held(), [(0, 10), (1, 10), (0, 20), (1, 20)]);
-    assert!(!pair.nodes[0].memory.has_given());
-    for (node, worker) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-        assert_eq!(pair.load(node, worker, 2), Some(Some(content(node, worker, 20))));
-        assert_eq!(pair.load(node, worker, 2), Some(Some(content(node, worker, 20))));
-    }
-    assert!(pair.nodes[0].memory.has_given());
-    assert_eq!(pair.nodes[0].places()[2], (20, PartPlace::Own, false));
-    pair.whole(1, 20);
-    // The next one reuses buffers.
-    let before: Vec<u64> = pair.nodes[0].contents.keys().copied().collect();
-    pair.save_all(2, 30);
-    let after: Vec<u64> = pair.nodes[0].contents.keys().copied().collect();
-    assert_eq!((before.len(), before), (8, after));
-    assert_eq!(pair.load(0, 0, 2), Some(None), "all ranks have gone on from it");
-    pair.admit(3, [Some(plan(1, 20, &[])), Some(plan(1, 20, &[]))]);
-    pair.save(0, 1, 3, 40);
-    assert_eq!(pair.load(0, 1, 3), Some(None), "it has gone on from something else");
-}
-
-/// A restart does not free what was whole and copied before the planned checkpoint has its copies: a node may be lost first.
-#[test]
-fn older_copies_stay_until_the_newer_one_is_copied() {
-    let mut pair = Pair::new();
-    pair.admit(1, [None, None]);
-    pair.save_all(1, 10);
-    pair.whole(1, 10);
-    pair.is_connected = false;
-    pair.save_all(1, 20);
-    for node in 0..2 {
-        pair.nodes[node].memory.handle_round_over(pair.now);
-    }
-    pair.admit(2, [Some(plan(1, 20, &[])), Some(plan(1, 20, &[]))]);
-    assert_eq!(pair.nodes[0].held(), [(0, 10), (1, 10), (0, 20)]);
-    // The older one is whole again, by what all nodes report.
-    pair.whole(1, 10);
-    assert_eq!(pair.ask_buffer(0, 0, 2, 30), None, "the memory of two checkpoints is in use");
-    pair.is_connected = true;
-    pair.wait(2);
-    assert_eq!(pair.nodes[0].held(), [(0, 10), (1, 10), (0, 20), (1, 20)], "copies go on");
-    pair.whole(1, 20);
-    assert_eq!(pair.nodes[0].held(), [(0, 20), (1, 20)]);
-}
-
-/// A third `save` waits until an older checkpoint is freed. A worker that dies while it saves leaves nothing.
-#[test]
-fn third_save_waits() {
-    let mut pair = Pair::new();
-    pair.admit(1, [None, None]);
-    pair.save_all(1, 10);
-    pair.save_all(1, 20);
-    assert_eq!(pair.ask_buffer(0, 0, 1, 30), None);
-    assert_eq!(pair.nodes[0].memory.report().unwrap().waits_for_buffer, Some(GlobalRank(0)));
-    pair.whole(1, 10);
-    assert_eq!(pair.nodes[0].answers.get(&LocalRank(0)), None);
-    pair.wait(3);
-    pair.whole(1, 20);
-    let answer = pair.nodes[0].answers.get(&LocalRank(0)).cloned();
-    let Some(Answer::Buffer { waited, .. }) = answer else { panic!("{answer:?}") };
-    assert_eq!(waited, Duration::from_secs(3));
-    pair.save(0, 1, 1, 30);
-    pair.input(0, Input::WorkerGone { round: round(1), worker: LocalRank(0) });
-    pair.nodes[0].memory.handle_round_over(pair.now);
-    assert_eq!(pair.nodes[0].held(), [(0, 20), (1, 20)]);
-    pair.admit(2, [Some(plan(1, 20, &[])), Some(plan(1, 20, &[]))]);
-    assert_eq!(pair.nodes[0].held(), [(0, 20), (1, 20)]);
-}
-
-/// The cost of a save is reported with the next change, and is none itself: a save on each worker would send a report.
-#[test]
-fn cost_alone_is_not_reported() {
-    let mut t = Pair::new();
-    t.admit(1, [None, None]);
-    let Some(Answer::Buffer { buffer, .. }) = t.ask_buffer(0, 0, 1, 10) else { panic!() };
-    t.nodes[0].contents.insert(buffer.id, 7);
-    assert!(t.nodes[0].memory.take_report().is_some(), "saves are used from now on");
-    assert_eq!(t.ask(0, 0, 1, Ask::Saved { step: 10, bytes: GB }), Some(Answer::Taken));
-    assert_eq!(t.nodes[0].memory.take_report(), None);
-    assert_eq!(t.save(0, 1, 1, 10), Some(Answer::Taken));
-    assert!(t.nodes[0].memory.take_report().is_some_and(|report| report.cost.is_some()));
-}
-
-/// The report of a node whose `save` waits names the rank that has not saved.
-#[test]
-fn late_rank_is_named() {
-    let mut pair = Pair::new();
-    pair.admit(1, [None, None]);
-    for step in [10, 20] {
-        pair.save(0, 0, 1, step);
-    }
-    assert_eq!(pair.nodes[0].memory.report().unwrap().obstacle, None);
-    assert_eq!(pair.ask_buffer(0, 0, 1, 30), None);
-    let obstacle = pair.nodes[0].memory.report().unwrap().obstacle;
-    let expected = "rank 1 has not saved step 10; all ranks must save the same steps";
-    assert_eq!(obstacle.as_deref(), Some(expected));
-}
-
-/// Ranks that save different steps never have a whole checkpoint. After two minutes, nothing is saved any more, and the
-/// coordinator learns why.
-#[test]
-fn ranks_that_save_different_steps_go_on_without_memory() {
-    let mut pair = Pair::new();
-    pair.admit(1, [None, None]);
-    for (worker, step) in [(0, 10), (1, 11), (0, 20), (1, 21)] {
-        pair.save(0, worker, 1, step);
-    }
-    pair.wait(121);
-    let Some(Answer::Refused(why)) = pair.nodes[0].answers.get(&LocalRank(0)) else { panic!() };
-    assert!(why.contains("all ranks must save the same steps"), "{why}");
-    assert_eq!(pair.nodes[0].obstacle(), format!("{OFF}{why}"));
-    assert_eq!(pair.nodes[0].held(), []);
-    assert!(matches!(pair.save(0, 1, 1, 30), Some(Answer::Refused(_))));
-    // The next round tries again.
-    pair.admit(2, [None, None]);
-    assert_eq!(pair.save(0, 1, 2, 30), Some(Answer::Taken));
-}
-
-/// Parts never use more than the limit, and the reserve stays free. One line says what is missing.
-#[test]
-fn limit_and_reserve_are_kept() {
-    let mut pair = Pair::with_limit(3 * GB);
-    pair.admit(1, [None, None]);
-    pair.save_all(1, 10);
-    assert!(matches!(pair.ask_buffer(0, 0, 1, 20), Some(Answer::Buffer { .. })));
-    let answer = pair.ask_buffer(0, 1, 1, 20);
-    let Some(Answer::Refused(why)) = answer else { panic!("{answer:?}") };
-    assert_eq!(why, "n0 has 3.0 GB and needs 8.0 GB");
-
-    // Copies take nothing that a node needs for its own parts. No `save` waits for them.
-    let mut pair = Pair::with_limit(5 * GB);
-    pair.admit(1, [None, None]);
-    pair.save_all(1, 10);
-    pair.save_all(1, 20);
-    assert_eq!(pair.nodes[0].places()[0], (10, PartPlace::Own, true));
-    assert_eq!(pair.nodes[1].held(), [(1, 10), (1, 20)]);
-    assert_eq!(pair.nodes[0].obstacle(), "not copied from n0: n1:1 has no room");
-
-    let mut pair = Pair::new();
-    pair.admit(1, [None, None]);
-    pair.nodes[0].left.available = 2 * GB + GB / 2;
-    let answer = pair.ask_buffer(0, 0, 1, 10);
-    let why = "n0 has 0.5 GB to spare and needs 1.0 GB".to_owned();
-    assert_eq!(answer, Some(Answer::Refused(why)));
-
-    let mut pair = Pair::with_limit(0);
-    pair.admit(1, [None, None]);
-    let why = "n0 has --memory-limit 0".to_owned();
-    assert_eq!(pair.ask_buffer(0, 0, 1, 10), Some(Answer::Refused(why)));
 }
 
 /// When workers need the memory, copies go first, and then everything.
@@ -558,77 +445,26 @@ fn standbys_go_first() {
     assert_eq!(pair.nodes[0].held(), []);
     assert_eq!(theirs(&pair), Some(Effect::LeaveToStandbys(None)));
 
+    // Without standbys, copies go at once.
     let mut pair = Pair::new();
     pair.admit(1, [None, None]);
     pair.nodes[0].memory.set_standbys(0);
     pair.save_all(1, 10);
     pair.input(0, left(GB));
-    assert_eq!(pair.nodes[0].held(), [(0, 10)], "there is none, so copies go at once");
+    assert_eq!(pair.nodes[0].held(), [(0, 10)]);
 }
 
-/// A round ends, and its incomplete saves are dropped. A coordinator may turn memory off in another round; in this one it stays on.
+/// When the workers of a round have ended, their sockets are closed, and what they have not saved completely is dropped.
 #[test]
-fn incomplete_saves_end_with_the_round() {
+fn round_that_is_over_leaves_nothing_unfinished() {
     let mut pair = Pair::new();
     pair.admit(1, [None, None]);
-    pair.nodes[0].memory.handle_off(pair.now, round(7), "no room");
     assert!(matches!(pair.ask_buffer(0, 0, 1, 10), Some(Answer::Buffer { .. })));
-    assert_eq!(pair.nodes[0].memory.parts.len(), 1);
     pair.nodes[0].memory.handle_round_over(pair.now);
-    assert!(pair.nodes[0].memory.parts.is_empty());
-}
-
-/// The cost of a save is the median of the newest ones, so that a slow one does not count.
-#[test]
-fn usual_cost_is_the_median() {
-    let mut pair = Pair::new();
-    pair.admit(1, [None, None]);
-    assert_eq!(pair.nodes[0].memory.report().and_then(|report| report.cost), None);
-    let second = Duration::from_secs(1);
-    pair.nodes[0].memory.costs = [1, 1, 5, 5, 60].map(|seconds| seconds * second).into();
-    pair.save(0, 0, 1, 10);
-    assert_eq!(pair.nodes[0].memory.report().and_then(|report| report.cost), Some(5 * second));
-    for step in 11..60 {
-        pair.save(0, 0, 1, step);
-        pair.nodes[0].memory.handle_whole(pair.now, Some(checkpoint(1, step + 1)));
-    }
-    assert_eq!(pair.nodes[0].memory.costs.len(), 16);
-}
-
-/// A worker that has ended reads no more, so that the memory of its checkpoint can be freed.
-#[test]
-fn worker_that_has_ended_reads_nothing() {
-    let mut pair = Pair::new();
-    pair.admit(1, [None, None]);
-    pair.save_all(1, 10);
-    pair.admit(2, [Some(plan(1, 10, &[])), Some(plan(1, 10, &[]))]);
-    pair.load(0, 0, 2);
-    pair.input(0, Input::WorkerGone { round: round(2), worker: LocalRank(0) });
-    for _ in 0..3 {
-        pair.input(0, Input::Left(MemoryLeft { available: GB, oom_kills: None }));
-    }
-    assert!(pair.nodes[0].contents.is_empty());
-}
-
-/// A part is that of a node if its ranks are the same in this round. It has a place also if another checkpoint is resharded.
-#[test]
-fn place_depends_on_the_ranks() {
-    let mut pair = Pair::new();
-    pair.admit(1, [None, None]);
-    pair.save_all(1, 10);
-    let memory = &pair.nodes[0].memory;
-    let (part, now) = (memory.parts.values().next().unwrap(), memory.round.clone().unwrap());
-    let with = |is_resharded, step| {
-        let plan = MemoryPlan { is_resharded, ..plan(1, step, &[]) };
-        part.place(Some(&MemoryRound { plan: Some(plan), ..now.clone() }))
-    };
-    assert_eq!(
-        [with(true, 10), with(true, 20), with(false, 10)],
-        [PartPlace::Leftover, PartPlace::Own, PartPlace::Own]
-    );
-    let other_rank = MemoryRound { first_global_rank: GlobalRank(2), ..now.clone() };
-    let more = MemoryRound { workers: NonZeroU32::new(3).unwrap(), ..now };
-    assert_eq!([other_rank, more].map(|round| part.place(Some(&round))), [PartPlace::Leftover; 2]);
+    pair.run();
+    assert_eq!(pair.nodes[0].needed(), 0);
+    assert!(pair.nodes[0].sent.contains(&Effect::CloseSockets));
+    assert_eq!(pair.ask_buffer(0, 0, 1, 10), None);
 }
 
 /// A node without a place keeps the checkpoint with which the round has begun, and frees what is older than the newest whole
@@ -656,27 +492,6 @@ fn outsider_keeps_the_plan() {
     assert_eq!(pair.nodes[0].held(), []);
 }
 
-/// In a round with other ranks, no part of its checkpoint has a place, also on a node whose ranks are the same. The next checkpoint is
-/// copied at once, and frees it.
-#[test]
-fn resharded_parts_are_left_over() {
-    let mut t = Pair::new();
-    t.admit(1, [None, None]);
-    t.save_all(1, 10);
-    let resharded = MemoryPlan { is_resharded: true, ..plan(1, 10, &[]) };
-    t.admit(2, [Some(resharded.clone()), Some(resharded)]);
-    let places = |t: &Pair| -> Vec<(u64, PartPlace)> {
-        t.nodes[0].places().iter().map(|(step, place, _)| (*step, *place)).collect()
-    };
-    assert_eq!(places(&t), [(10, PartPlace::Leftover), (10, PartPlace::Leftover)]);
-    assert_eq!(t.nodes[0].memory.unusable(), None);
-    t.save_all(2, 20);
-    let newer = [(20, PartPlace::Own), (20, PartPlace::Copy)];
-    assert_eq!(places(&t)[2..], newer);
-    t.whole(2, 20);
-    assert_eq!(places(&t), newer);
-}
-
 /// A replicated state is held by each node, and not copied. All workers of a node load it.
 #[test]
 fn replicated_states_are_not_copied() {
@@ -692,7 +507,7 @@ fn replicated_states_are_not_copied() {
         assert!(matches!(pair.ask(node, 1, 1, ask), Some(Answer::Refused(_))));
     }
     assert_eq!(pair.nodes[0].places(), [(10, PartPlace::Own, false)]);
-    assert_eq!(pair.nodes[0].memory.report().unwrap().needed, 2 * GB);
+    assert_eq!(pair.nodes[0].needed(), 2 * GB);
     pair.nodes[0] = Bench::new(0, 100 * GB);
     pair.nodes[1].memory.handle_round_over(pair.now);
     pair.admit(2, [Some(plan(1, 10, &["n1:1"])), Some(plan(1, 10, &[]))]);
@@ -702,41 +517,4 @@ fn replicated_states_are_not_copied() {
         assert_eq!(pair.load(0, worker, 2), Some(Some(4)));
         assert_eq!(pair.load(1, worker, 2), Some(Some(4)));
     }
-}
-
-/// The same step is not saved twice in a round, and a buffer that was not asked for is not taken.
-#[test]
-fn misuse_is_refused() {
-    let mut pair = Pair::new();
-    pair.admit(1, [None, None]);
-    pair.save_all(1, 10);
-    let why = "step 10 is not later than step 10, which is already saved".to_owned();
-    assert_eq!(pair.ask_buffer(0, 0, 1, 10), Some(Answer::Refused(why)));
-    let saved = pair.ask(0, 0, 1, Ask::Saved { step: 20, bytes: GB });
-    assert!(matches!(saved, Some(Answer::Refused(_))), "{saved:?}");
-    pair.ask_buffer(0, 0, 1, 20);
-    for bytes in [0, GB + 1] {
-        let saved = pair.ask(0, 0, 1, Ask::Saved { step: 20, bytes });
-        assert!(matches!(saved, Some(Answer::Refused(_))), "{saved:?}");
-        pair.ask_buffer(0, 0, 1, 20);
-    }
-    // It may try again.
-    assert_eq!(pair.save(0, 0, 1, 20), Some(Answer::Taken));
-    let other = Ask::Buffer { step: 20, bytes: GB, kind: MemoryKind::Dcp, is_replicated: false };
-    assert!(matches!(pair.ask(0, 1, 1, other), Some(Answer::Refused(_))));
-}
-
-/// A script that cannot use the checkpoint ends the round.
-#[test]
-fn script_refuses() {
-    let mut pair = Pair::new();
-    pair.admit(1, [None, None]);
-    pair.save_all(1, 10);
-    pair.admit(2, [Some(plan(1, 10, &[])), Some(plan(1, 10, &[]))]);
-    let reason = "another model".to_owned();
-    let answer = pair.ask(0, 0, 2, Ask::Unusable { step: 10, reason: reason.clone() });
-    assert_eq!(answer, Some(Answer::Noted));
-    let unusable =
-        MemoryUnusable { checkpoint: checkpoint(1, 10), why: UnusableReason::Script, text: reason };
-    assert_eq!(pair.nodes[0].memory.unusable(), Some(&unusable));
 }

@@ -1,8 +1,27 @@
-//! Rounds with other ranks than the checkpoint: workers read ranges of parts.
-
-use ragent_rendezvous::message::PartSources;
+//! Ranges of parts that another number of ranks has saved.
 
 use super::*;
+
+/// In a round with other ranks, no part of its checkpoint has a place, also on a node whose ranks are the same. The next checkpoint is
+/// copied at once, and frees it.
+#[test]
+fn resharded_parts_are_left_over() {
+    let mut t = Pair::new();
+    t.admit(1, [None, None]);
+    t.save_all(1, 10);
+    let resharded = MemoryPlan { is_resharded: true, ..plan(1, 10, &[]) };
+    t.admit(2, [Some(resharded.clone()), Some(resharded)]);
+    let places = |t: &Pair| -> Vec<(u64, PartPlace)> {
+        t.nodes[0].places().iter().map(|(step, place, _)| (*step, *place)).collect()
+    };
+    assert_eq!(places(&t), [(10, PartPlace::Leftover), (10, PartPlace::Leftover)]);
+    assert_eq!(t.nodes[0].memory.unusable(), None);
+    t.save_all(2, 20);
+    let newer = [(20, PartPlace::Own), (20, PartPlace::Copy)];
+    assert_eq!(places(&t)[2..], newer);
+    t.whole(2, 20);
+    assert_eq!(places(&t), newer);
+}
 
 /// Two nodes have saved a checkpoint, and the next round is resharded. `change` is applied before the next round, which node 0 begins, and node 1 if it `has_place`.
 fn resharded(has_place: bool, change: impl Fn(&mut Pair)) -> Pair {
@@ -35,6 +54,13 @@ impl Pair {
         let sources = vec![format!("n{of}:1")];
         let ask = RangesRequest { step, group_rank: GroupRank(of), sources, ranges };
         self.ask(node, worker, 2, Ask::Ranges(ask))
+    }
+
+    /// Node 1 is asked for a range of its own part.
+    fn want(&mut self, transfer: TransferId, worker: u32) {
+        let part = PartId { checkpoint: checkpoint(1, 10), group_rank: GroupRank(1) };
+        let range = BlockRange { local_rank: LocalRank(worker), offset: 0, bytes: 1 };
+        self.give(1, Input::WantedRange { transfer, part, range });
     }
 
     fn sums(&self, node: usize) -> usize {
@@ -127,4 +153,51 @@ fn ranges_end_with_their_worker() {
     let end = TransferEnd::Failed("aborted".to_owned());
     node.memory.handle_input(pair.now, Input::Ended { transfer, end });
     assert_eq!((node.memory.poll_effect(), node.memory.unusable()), (None, None));
+}
+
+/// A range is sent once the checksum of its block is computed, if it is still wanted.
+#[test]
+fn ranges_wait_for_their_checksum() {
+    let mut pair = resharded(false, |_| {});
+    for (number, worker) in [(101, 0), (102, 0), (103, 1)] {
+        pair.want(foreign(number), worker);
+    }
+    pair.end(1, foreign(101), TransferEnd::Failed("closed".to_owned()));
+    let sums = pair.nodes[1].effects();
+    assert_eq!(sums.len(), 2, "one for each block: {sums:?}");
+    for (effect, number) in sums.into_iter().zip([102, 103]) {
+        let Effect::Sum { buffer, .. } = effect else { panic!("{effect:?}") };
+        let sum = pair.nodes[1].contents.get(&buffer.id).copied().unwrap();
+        pair.give(1, Input::Summed { buffer, sum: Ok(Sum(sum.into())) });
+        let sent = pair.nodes[1].effects();
+        let [Effect::ServeRange { transfer, .. }] = sent[..] else { panic!("{sent:?}") };
+        assert_eq!(transfer, foreign(number));
+    }
+}
+
+/// If a block has changed, all ranges of its part are declined.
+#[test]
+fn ranges_of_a_changed_part_are_declined() {
+    let mut pair = resharded(false, |_| {});
+    pair.want(foreign(101), 0);
+    pair.want(foreign(102), 1);
+    let sums = pair.nodes[1].effects();
+    let Effect::Sum { buffer, .. } = sums[0] else { panic!("{sums:?}") };
+    pair.give(1, Input::Summed { buffer, sum: Ok(Sum(1_000)) });
+    let declined = |number, why| Effect::Decline { transfer: foreign(number), why };
+    let effects = [declined(101, Decline::Changed), declined(102, Decline::NotHere)];
+    assert_eq!(pair.nodes[1].effects(), effects);
+}
+
+/// A part of a node whose ranks have moved since is not its own: workers of these ranks need other content.
+#[test]
+fn parts_of_other_ranks_are_left_over() {
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    pair.save_all(1, 10);
+    let admission = Pair::admission(1, 2, Some(plan(1, 10, &[])));
+    let moved = Admission { first_global_rank: GlobalRank(3), ..admission };
+    pair.nodes[1].memory.handle_admission(pair.now, &moved);
+    let places = [(10, PartPlace::Copy, false), (10, PartPlace::Leftover, false)];
+    assert_eq!(pair.nodes[1].places(), places);
 }

@@ -1,6 +1,39 @@
-//! Rounds that begin with a checkpoint in memory.
+//! Restoring the checkpoint with which a round begins.
 
 use super::*;
+
+/// After a worker's death, each node gives its workers their own blocks. They are copied again only if they are missing.
+#[test]
+fn own_parts_are_loaded() {
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    pair.save_all(1, 10);
+    pair.save_all(1, 20);
+    pair.whole(1, 10);
+    for node in 0..2 {
+        pair.nodes[node].memory.handle_round_over(pair.now);
+    }
+    pair.run();
+    pair.admit(2, [Some(plan(1, 20, &[])), Some(plan(1, 20, &[]))]);
+    assert_eq!(pair.nodes[1].held(), [(0, 10), (1, 10), (0, 20), (1, 20)]);
+    assert!(!pair.nodes[0].memory.has_given());
+    for (node, worker) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        assert_eq!(pair.load(node, worker, 2), Some(Some(content(node, worker, 20))));
+        assert_eq!(pair.load(node, worker, 2), Some(Some(content(node, worker, 20))));
+    }
+    assert!(pair.nodes[0].memory.has_given());
+    assert_eq!(pair.nodes[0].places()[2], (20, PartPlace::Own, false));
+    pair.whole(1, 20);
+    // The next one reuses buffers.
+    let before: Vec<u64> = pair.nodes[0].contents.keys().copied().collect();
+    pair.save_all(2, 30);
+    let after: Vec<u64> = pair.nodes[0].contents.keys().copied().collect();
+    assert_eq!((before.len(), before), (8, after));
+    assert_eq!(pair.load(0, 0, 2), Some(None), "all ranks have gone on from it");
+    pair.admit(3, [Some(plan(1, 20, &[])), Some(plan(1, 20, &[]))]);
+    pair.save(0, 1, 3, 40);
+    assert_eq!(pair.load(0, 1, 3), Some(None), "it has gone on from something else");
+}
 
 /// A node frees its part before it is admitted with it. That is no fault of the checkpoint, which other nodes may hold.
 #[test]
@@ -89,11 +122,28 @@ fn nobody_begins_from_disk_alone() {
     pair.save_all(1, 10);
     pair.admit(2, [Some(plan(1, 10, &[])), Some(plan(1, 10, &[]))]);
     assert!(pair.load(0, 0, 2).unwrap().is_some());
+    pair.nodes[0].memory.handle_off(pair.now, round(1), "of an earlier round");
+    assert_eq!(pair.nodes[0].held(), [(0, 10), (1, 10)]);
     pair.nodes[0].memory.handle_off(pair.now, round(2), "off: n9 has 1 GB and needs 2 GB");
     pair.run();
     assert_eq!(pair.nodes[0].memory.unusable(), None);
     assert_eq!(pair.load(0, 1, 2), None);
     assert_eq!(pair.nodes[0].memory.unusable().unwrap().why, UnusableReason::Script);
+}
+
+/// A script that cannot use the checkpoint ends the round.
+#[test]
+fn script_refuses() {
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    pair.save_all(1, 10);
+    pair.admit(2, [Some(plan(1, 10, &[])), Some(plan(1, 10, &[]))]);
+    let reason = "another model".to_owned();
+    let answer = pair.ask(0, 0, 2, Ask::Unusable { step: 10, reason: reason.clone() });
+    assert_eq!(answer, Some(Answer::Noted));
+    let unusable =
+        MemoryUnusable { checkpoint: checkpoint(1, 10), why: UnusableReason::Script, text: reason };
+    assert_eq!(pair.nodes[0].memory.unusable(), Some(&unusable));
 }
 
 /// A worker that asks for the checkpoint of the round when it was freed already does not begin from disk. The round ends.
@@ -120,47 +170,67 @@ fn missing_sockets_end_a_round_from_memory() {
     assert_eq!(pair.nodes[0].obstacle(), "off: n0 has no sockets for its workers: no space left");
 }
 
-/// A node that fetches a block takes only the block that it has asked for: of its own rank and the planned checkpoint.
+/// A node takes only the blocks that it has asked for: of the checkpoint of the round, as its own workers have saved it.
 #[test]
-fn only_the_planned_block_is_taken() {
-    let header = BlockHeader {
-        part: PartId { checkpoint: checkpoint(1, 10), group_rank: GroupRank(0) },
-        local_rank: LocalRank(0),
-        nodes: 2,
-        first_global_rank: GlobalRank(0),
-        local_ranks: NonZeroU32::new(2).unwrap(),
-        kind: STATE,
-        is_replicated: false,
-        bytes: GB,
-        sum: Sum(4),
-    };
-    let (mut other_step, mut other_node) = (header, header);
-    other_step.part.checkpoint.step = 11;
-    other_node.part.group_rank = GroupRank(1);
+fn only_own_blocks_of_the_plan_are_fetched() {
+    let mut pair = Pair::new();
+    pair.admit_one(0, 2, Some(plan(1, 10, &["n1:1"])));
+    let block = |worker| header(checkpoint(1, 10), 0, worker);
+    let first = block(0);
     let unfit = [
-        other_step,
-        other_node,
-        BlockHeader { local_rank: LocalRank(1), ..header },
-        BlockHeader { nodes: 3, ..header },
-        BlockHeader { first_global_rank: GlobalRank(2), ..header },
-        BlockHeader { local_ranks: NonZeroU32::new(3).unwrap(), ..header },
-        BlockHeader { kind: MemoryKind::Dcp, ..header },
-        header,
+        header(checkpoint(1, 11), 0, 0),
+        BlockHeader { part: header(checkpoint(1, 10), 1, 0).part, ..first },
+        BlockHeader { kind: MemoryKind::Dcp, ..first },
+        BlockHeader { nodes: 3, ..first },
+        BlockHeader { first_global_rank: GlobalRank(1), ..first },
+        BlockHeader { local_ranks: NonZeroU32::new(3).unwrap(), ..first },
+        block(1),
     ];
-    for (number, header) in (1..).zip(unfit) {
-        let mut pair = Pair::new();
-        pair.admit_one(0, 2, Some(plan(1, 10, &["n1:1"])));
-        let sent: Vec<Effect> = std::iter::from_fn(|| pair.nodes[0].memory.poll_effect()).collect();
-        let of_worker = |effect: &Effect| match effect {
-            Effect::Fetch { transfer, local_rank: LocalRank(0), .. } => Some(*transfer),
-            _ => None,
-        };
-        let transfer = sent.iter().find_map(of_worker).unwrap();
-        let left = pair.nodes[0].left;
-        pair.give(0, Input::Incoming { transfer, header, left });
-        let effects: Vec<Effect> =
-            std::iter::from_fn(|| pair.nodes[0].memory.poll_effect()).collect();
-        let is_taken = effects.iter().any(|effect| matches!(effect, Effect::Receive { .. }));
-        assert_eq!(is_taken, number == 8, "{number}");
+    for header in unfit {
+        assert_eq!(pair.offered(ours(1), header), Err(Decline::NotNeeded), "{header:?}");
     }
+    assert_eq!(pair.offered(ours(1), first), Ok(()));
+    let replicated = BlockHeader { is_replicated: true, ..block(1) };
+    assert_eq!(pair.offered(ours(2), replicated), Err(Decline::NotNeeded), "unlike the first one");
+    assert_eq!(pair.offered(ours(2), block(1)), Ok(()));
+}
+
+/// When a round ends, nothing is left of what was being fetched.
+#[test]
+fn unfinished_fetch_is_dropped() {
+    let mut pair = Pair::new();
+    pair.admit_one(0, 2, Some(plan(1, 10, &["n1:1"])));
+    assert_eq!(pair.offered(ours(1), header(checkpoint(1, 10), 0, 0)), Ok(()));
+    assert_ne!(pair.nodes[0].needed(), 0);
+    pair.nodes[0].memory.handle_round_over(pair.now);
+    assert_eq!(pair.nodes[0].needed(), 0);
+}
+
+/// A copy whose content has changed is not fetched. The coordinator learns that the content is wrong.
+#[test]
+fn changed_copy_is_not_fetched() {
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    pair.save_all(1, 10);
+    pair.nodes[0] = Bench::new(0, 100 * GB);
+    let copies = pair.nodes[1].contents.values_mut();
+    copies.filter(|copy| **copy == content(0, 1, 10)).for_each(|copy| *copy += 1_000);
+    pair.nodes[1].memory.handle_round_over(pair.now);
+    pair.admit(2, [Some(plan(1, 10, &["n1:1"])), Some(plan(1, 10, &[]))]);
+    assert_eq!(pair.nodes[0].memory.unusable().unwrap().why, UnusableReason::Sum);
+}
+
+/// What a worker reads stays until it says that it has loaded, also when memory is turned off.
+#[test]
+fn worker_reads_until_it_has_loaded() {
+    let mut pair = Pair::new();
+    pair.admit(1, [None, None]);
+    pair.save_all(1, 10);
+    pair.admit(2, [Some(plan(1, 10, &[])), Some(plan(1, 10, &[]))]);
+    pair.load(0, 0, 2);
+    pair.nodes[0].memory.handle_off(pair.now, round(2), "no room");
+    pair.run();
+    assert_eq!(pair.nodes[0].contents.values().collect::<Vec<_>>(), [&content(0, 0, 10)]);
+    assert_eq!(pair.ask(0, 0, 2, Ask::Loaded), Some(Answer::Noted));
+    assert!(pair.nodes[0].contents.is_empty());
 }
