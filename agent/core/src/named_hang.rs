@@ -167,4 +167,19 @@ mod tests {
         stay_stopped(&mut hang, &mut now);
         assert!(hang.handle_stacks(now, RANK, true));
     }
+
+    /// Neither the state of another worker nor its stack changes the watch.
+    #[test]
+    fn other_workers_do_not_count() {
+        let (mut hang, mut now, _) = named(true);
+        let begin = now;
+        for _ in 0..20 {
+            now = hang.poll_timeout().unwrap();
+            assert_eq!(hang.handle_look(now, RANK, true), None);
+            assert_eq!(hang.handle_look(now, LocalRank(0), false), None);
+            assert!(!hang.handle_stacks(now, LocalRank(0), false));
+        }
+        stay_stopped(&mut hang, &mut now);
+        assert_eq!(now - begin, 31 * SECOND);
+    }
 }

@@ -318,4 +318,17 @@ mod tests {
             prop_assert!(number <= most, "{} examinations in {:?}", number, passed);
         }
     }
+
+    /// Steps that are taken early end their deadline, unless output remains to be examined.
+    #[test]
+    fn output_is_examined_after_steps_were_taken() {
+        let (mut watch, now) = (StepWatch::default(), some_instant());
+        watch.handle_step(now, A, StepSource::Reported, step(7));
+        watch.take_changed();
+        assert_eq!(watch.poll_timeout(), None);
+        watch.handle_output(now);
+        watch.take_changed();
+        assert_eq!(watch.poll_timeout(), Some(now));
+        assert!(watch.handle_timeout(now));
+    }
 }

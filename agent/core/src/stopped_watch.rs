@@ -124,4 +124,15 @@ mod tests {
         assert_eq!(t.look(29, true), None);
         assert!(t.look(1, true).is_some());
     }
+
+    /// An examination that is only a little late does not interrupt the watch.
+    #[test]
+    fn short_delays_count() {
+        let mut t = Fixture::new();
+        assert_eq!(t.look(20, true), None);
+        t.now += limits::STOPPED_LOOK_INTERVAL * 3;
+        assert_eq!(t.watch.handle_look(t.now, true), None);
+        assert_eq!(t.look(7, true), None);
+        assert!(t.look(1, true).is_some());
+    }
 }

@@ -138,6 +138,8 @@ mod tests {
         targets.handle_welcome(2, Term(5));
         assert_eq!(targets.next(true), Some(2));
         assert_eq!(targets.next(false), Some(2));
+        targets.handle_failed(&0);
+        assert_eq!(targets.next(false), Some(2), "another voter has failed");
         targets.handle_failed(&2);
         let dialed: Vec<_> = (0..3).map(|_| targets.next(false).unwrap()).collect();
         assert_eq!(dialed, [1, 2, 0]);

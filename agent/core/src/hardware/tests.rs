@@ -405,3 +405,27 @@ fn slow_folders_stay_as_they_were() {
     assert_eq!(t.read(folders(&["/logs", "/dev/shm"])), [""; 0]);
     assert_eq!(t.lines(), ["/dev/shm is full", "/logs is full"]);
 }
+
+/// What the first reading of a round finds was there before it. It is no error of the round, and is news when it happens again.
+#[test]
+fn first_reading_of_a_round_finds_what_was_before() {
+    let mut t = Fixture::new();
+    t.hardware.handle_round(t.now);
+    t.pass(1);
+    assert_eq!(t.read(ports(&[port("mlx5_0", true, 8)])).len(), 1);
+    assert_eq!((t.lines().len(), t.hardware.lines_of_round(t.now).len()), (1, 0));
+    assert_eq!(t.read(ports(&[port("mlx5_0", true, 9)])).len(), 1);
+    assert_eq!(t.hardware.lines_of_round(t.now).len(), 1);
+    assert_eq!(t.read(ports(&[port("mlx5_0", true, 10)])).len(), 0, "it is known");
+}
+
+/// Only so many ports are watched.
+#[test]
+fn watched_ports_are_bounded() {
+    let mut t = Fixture { hardware: Hardware::default(), now: crate::some_instant() };
+    for is_active in [true, false] {
+        let all = (0..=limits::PORTS_MAX).map(|number| port(&format!("p{number}"), is_active, 0));
+        t.read(ports(&all.collect::<Vec<_>>()));
+    }
+    assert_eq!(t.lines().len(), limits::PORTS_MAX);
+}

@@ -272,3 +272,15 @@ fn reasons_are_bounded() {
     t.verdict(Verdict::Gone("ä".repeat(10_000)));
     assert!(t.health.node().unhealthy.is_some_and(|found| found.reason.len() <= LINE_MAX));
 }
+
+/// The end of a reading that began before the failure does not end the wait for the one that follows the failure.
+#[test]
+fn readings_before_a_failure_do_not_count() {
+    let mut t = Fixture::new(HealthSettings { runs: false, ..ALL });
+    t.health.handle_round();
+    t.fail(None);
+    t.health.handle_read(None);
+    assert!(t.is_checking());
+    t.health.handle_read(None);
+    assert!(!t.is_checking());
+}

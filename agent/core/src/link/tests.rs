@@ -358,3 +358,13 @@ fn echoes_are_reported() {
     t.echo(1);
     assert_eq!(t.link.take_echo(), None, "it is not awaited any more");
 }
+
+/// A voter that does not lead, and names no new leader, is followed by another attempt after a pause.
+#[test]
+fn redirect_to_a_known_leader_is_followed_by_a_pause() {
+    let mut t = Fixture::new();
+    t.advance(0);
+    t.link.handle_not_leading(t.now, ONE, false);
+    assert_eq!(t.advance(62), []);
+    assert_eq!(t.advance(63), [Effect::Dial(TWO)]);
+}
