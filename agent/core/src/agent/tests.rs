@@ -10,8 +10,8 @@ use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, LocalRank, RoundId},
     message::{
         Admission, Assignment, CheckpointId, EvictReason, HardwareFact, HealthClass, JobResult,
-        MemoryKind, MemoryPlan, RefusedClients, RestartReason, StepSource, StoreUnreached,
-        Unhealthy, WaitReason, WorkerEnd,
+        MemoryKind, MemoryPlan, REFUSED_CLIENTS_MAX, RefusedClients, RestartReason, StepSource,
+        StoreUnreached, Unhealthy, WaitReason, WorkerEnd,
     },
     settings::{NodeRange, Timeouts},
     snapshot::Explanation,
@@ -692,7 +692,9 @@ fn stopped_node_may_have_the_cause() {
     t.agent.handle_cause(t.now, cause);
     let effects = t.finished(GroupEnd::Stopped);
     let has_failure = |effect: &Effect| match effect {
-        Effect::Send(FromNode::NodeReport(report)) => report.failure.is_some(),
+        Effect::Send(FromNode::NodeReport(report)) => {
+            report.failure.as_ref().is_some_and(|failure| failure.before_load)
+        }
         _ => false,
     };
     assert!(effects.iter().any(has_failure), "{effects:?}");
@@ -733,6 +735,21 @@ fn refused_clients_are_announced_once() {
     t.agent.handle_client_refused(Round(2), address);
     assert_eq!(t.effects(), []);
     assert!(t.welcome(1).contains(&report));
+    let mut t = Fixture::running();
+    for number in 0..=u8::try_from(REFUSED_CLIENTS_MAX).unwrap() {
+        t.agent.handle_client_refused(Round(1), [172, 20, 1, number].into());
+    }
+    assert_eq!(news(&mut t), REFUSED_CLIENTS_MAX, "they are bounded");
+}
+
+/// A node knows the charges of the job from its newest admission. It claims them when it registers again.
+#[test]
+fn charges_are_known_from_the_admission() {
+    let mut t = Fixture::ready();
+    let charged = Admission { restart_count: 2, charged_through: Round(4), ..admission(1, 5) };
+    t.assign(Assignment::Admit(charged));
+    assert_eq!(t.agent.charges(), (2, Round(4)));
+    assert_eq!(t.agent.memory_report(), None, "the job does not use memory");
 }
 
 /// A node that does not reach the round's store reports it, and again to each coordinator, until its next round.

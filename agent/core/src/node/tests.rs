@@ -359,3 +359,36 @@ fn keep_alives_carry_the_step() {
     effects(&mut node);
     assert_eq!(sent(&mut node, now + 3 * interval), Some(None));
 }
+
+/// An attempt without an answer is soon given up once other voters are known, unless its voter has accepted it.
+#[test]
+fn unanswered_attempt_is_replaced_if_voters_are_known() {
+    let is_replaced = |voters: Option<Vec<VoterAddress>>, is_accepted: bool| {
+        let (mut node, mut now) = node();
+        assert_eq!(pass(&mut node, &mut now, Duration::ZERO), Some(ONE));
+        assert!(node.handle_connected(now, ONE).is_some());
+        for voters in voters {
+            node.handle_message(now, ONE, ToNode::Voters(voters));
+        }
+        if is_accepted {
+            node.handle_accepted(now, ONE);
+        }
+        pass(&mut node, &mut now, 1_500 * MS).is_some()
+    };
+    let voters = || Some(vec![VoterAddress::new("b:1")]);
+    assert!(!is_replaced(None, false));
+    assert!(!is_replaced(Some(Vec::new()), false));
+    assert!(is_replaced(voters(), false));
+    assert!(!is_replaced(voters(), true));
+}
+
+/// A message on a stream that is not welcomed yet does not count.
+#[test]
+fn messages_before_the_welcome_do_not_count() {
+    let (mut node, now) = node();
+    node.handle_timeout(now);
+    assert!(node.handle_connected(now, ONE).is_some());
+    effects(&mut node);
+    node.handle_message(now, ONE, ToNode::HostLeaving);
+    assert_eq!(effects(&mut node), []);
+}

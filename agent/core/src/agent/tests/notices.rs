@@ -472,3 +472,15 @@ fn unreachable_coordinator_may_have_saved() {
     };
     assert_eq!(play(true, waits), SAVED);
 }
+
+/// The end of the job concerns each node. That others leave does not.
+#[test]
+fn end_of_the_job_is_here() {
+    for (kind, is_here) in [(NoticeKind::End, true), (NoticeKind::Leave, false)] {
+        let effects = Fixture::noticing().guide(round(1, 1), Some(shown(1, kind, Some(NOTICE))));
+        let [Effect::Local(Action::ShowNotice(Some(notice)))] = &*effects else {
+            panic!("{effects:?}")
+        };
+        assert_eq!(notice.is_here, is_here);
+    }
+}
