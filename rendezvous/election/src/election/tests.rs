@@ -283,6 +283,39 @@ fn votes_are_for_those_that_know_as_much() {
     assert!(!voter.accepts(later, &two, less) && !voter.vote(later, (&two, less), Term(4)));
     assert!(voter.accepts(later, &two, knows) && voter.vote(later, (&two, knows), Term(4)));
     assert!(!voter.vote(later, (&one, knows), Term(4)), "it has voted in this term");
+
+    // It grants no renewal below the term of its vote, without the newest state, or to another process.
+    let unknown = Replica { version: Version { term: Term(1), number: 0 }, ..replica.clone() };
+    let renews = |voter: &mut Voter, process, term, replica| {
+        voter.renew(later, Timers::default(), (process, Term(term)), replica)
+    };
+    assert!(!renews(&mut voter, &two, 3, &replica) && !renews(&mut voter, &two, 4, &unknown));
+    assert!(renews(&mut voter, &two, 4, &replica) && !renews(&mut voter, &one, 5, &replica));
+}
+
+/// A voter takes over lists of a newer state only if they are valid.
+#[test]
+fn invalid_lists_are_not_taken_over() {
+    let now = Voters::new(1).now;
+    let mut voter = voter(now, 0, 3).voter;
+    let version = Version { term: Term(3), number: 7 };
+    let valid = Replica { version, ..voter.replica().clone() };
+    let lists = Lists { before: None, last: Vec::new() };
+    assert!(!voter.take(&Replica { lists, ..valid.clone() }));
+    assert!(voter.take(&valid) && !voter.take(&valid), "the same state is not newer");
+}
+
+/// An answer counts if it belongs to the poll, and the first one of each voter counts.
+#[test]
+fn answers_belong_to_their_poll() {
+    let now = Voters::new(1).now;
+    let mut poll = Poll::new(2, now);
+    let mut record = |sequence| {
+        let other = voter(now, 1, 3);
+        let answer = other.voter.answer(now, true, Knowledge::default());
+        poll.record(now, Timers::default(), other.message(now, sequence, answer))
+    };
+    assert_eq!([record(1), record(2), record(2)], [false, true, false]);
 }
 
 /// An answer of a process that was not asked changes nothing.

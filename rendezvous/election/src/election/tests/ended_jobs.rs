@@ -232,3 +232,17 @@ fn outcome_that_no_majority_has_is_not_reported() {
     leader.handle_timeout(now);
     assert!(effects(leader).contains(&Effect::Outlived(None)));
 }
+
+/// The coordinator of a job that had ended before has no node left. Its process forgets the job, and is free for the next one.
+#[test]
+fn job_without_nodes_is_forgotten() {
+    let (mut voters, leader) = with_an_ended_job();
+    let now = voters.now;
+    assert!(voters.voters[leader].replica().has_round());
+    voters.voters[leader].handle_forgotten(now);
+    assert!(!voters.voters[leader].replica().has_round());
+    assert_eq!(voters.voters[leader].leads_until(), None);
+    let (mut voters, leader) = with_a_job();
+    voters.voters[leader].handle_forgotten(now);
+    assert!(voters.voters[leader].replica().has_round(), "it has not ended");
+}

@@ -21,7 +21,8 @@ fn renew(place: usize, term: Term) -> VoterMessage<Request> {
 /// The next renewal is sent after the interval, and not at each deadline before.
 #[test]
 fn renewals_have_an_interval() {
-    let (mut voters, leader, _) = with_leader();
+    let (mut voters, leader, [other, _]) = with_leader();
+    assert!(voters.voters[other].has_leader() && !voter(voters.now, 0, 3).has_leader());
     voters.voters[leader].handle_timeout(voters.now);
     assert_eq!(sent(&mut voters.voters[leader]), []);
     voters.voters[leader].handle_timeout(voters.now + Timers::default().renewal);
