@@ -367,7 +367,7 @@ fn unanswered_attempt_is_replaced_if_voters_are_known() {
         let (mut node, mut now) = node();
         assert_eq!(pass(&mut node, &mut now, Duration::ZERO), Some(ONE));
         assert!(node.handle_connected(now, ONE).is_some());
-        for voters in voters {
+        if let Some(voters) = voters {
             node.handle_message(now, ONE, ToNode::Voters(voters));
         }
         if is_accepted {

@@ -93,11 +93,14 @@ pub(super) async fn examine(
             Ok(answer) => {
                 let identity = identity::identity(&answer.received);
                 let is_served = identity.is_some();
+                let full = ask(*address, credentials).await;
+                let has_answered = full.as_ref().is_ok_and(|full| !full.received.is_empty());
                 if let Some(identity) = &identity {
-                    findings.extend(secret::of_peer(credentials, *address, identity).await);
+                    let found = secret::of_peer(credentials, *address, identity, has_answered);
+                    findings.extend(found.await);
                 }
                 // A process with a secret or a certificate shows its job and its time only to processes of its own job.
-                let full = match ask(*address, credentials).await {
+                let full = match full {
                     Ok(full) if credentials.is_secured() => full,
                     Ok(_) | Err(_) => answer,
                 };
