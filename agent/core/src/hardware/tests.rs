@@ -406,7 +406,7 @@ fn slow_folders_stay_as_they_were() {
     assert_eq!(t.lines(), ["/dev/shm is full", "/logs is full"]);
 }
 
-/// What the first reading of a round finds was there before it. It is no error of the round, and is news when it happens again.
+/// The first reading of a round finds older errors. They do not belong to the round, and are news when they happen again.
 #[test]
 fn first_reading_of_a_round_finds_what_was_before() {
     let mut t = Fixture::new();

@@ -273,7 +273,7 @@ fn reasons_are_bounded() {
     assert!(t.health.node().unhealthy.is_some_and(|found| found.reason.len() <= LINE_MAX));
 }
 
-/// The end of a reading that began before the failure does not end the wait for the one that follows the failure.
+/// After a failure, the node waits for a new reading. An earlier reading that ends does not end this wait.
 #[test]
 fn readings_before_a_failure_do_not_count() {
     let mut t = Fixture::new(HealthSettings { runs: false, ..ALL });

@@ -454,7 +454,7 @@ fn standbys_go_first() {
     assert_eq!(pair.nodes[0].held(), [(0, 10)]);
 }
 
-/// When the workers of a round have ended, their sockets are closed, and what they have not saved completely is dropped.
+/// When the workers of a round have ended, their sockets are closed and their incomplete saves are dropped.
 #[test]
 fn round_that_is_over_leaves_nothing_unfinished() {
     let mut pair = Pair::new();

@@ -55,7 +55,7 @@ fn certificate(own: &OwnCertificate, now: i64) -> Finding {
     }
 }
 
-/// How often the certificates are compared if the process does not answer in time, because its machine is busy.
+/// The number of comparisons of certificates with a process that does not answer in time. Its machine may be busy.
 const ATTEMPTS: u32 = 3;
 
 /// Compares the credentials of this node with those of the process at `address`. `has_answered` is true if it has answered a request with

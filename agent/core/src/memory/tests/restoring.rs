@@ -195,7 +195,7 @@ fn only_own_blocks_of_the_plan_are_fetched() {
     assert_eq!(pair.offered(ours(2), block(1)), Ok(()));
 }
 
-/// When a round ends, nothing is left of what was being fetched.
+/// When a round ends, unfinished fetches are dropped.
 #[test]
 fn unfinished_fetch_is_dropped() {
     let mut pair = Pair::new();
@@ -220,7 +220,7 @@ fn changed_copy_is_not_fetched() {
     assert_eq!(pair.nodes[0].memory.unusable().unwrap().why, UnusableReason::Sum);
 }
 
-/// What a worker reads stays until it says that it has loaded, also when memory is turned off.
+/// A worker reads a part until it has loaded. The part stays until then, even if memory is turned off.
 #[test]
 fn worker_reads_until_it_has_loaded() {
     let mut pair = Pair::new();

@@ -56,7 +56,7 @@ fn granted_renewals_extend_the_lease() {
     }
 }
 
-/// A renewal tells whether a majority has its state. Only then may a voter show the job to others.
+/// A renewal contains whether a majority has its state. Only then may a voter show the job to others.
 #[test]
 fn renewals_tell_what_a_majority_has() {
     let (mut voters, leader, _) = with_leader();
