@@ -187,8 +187,9 @@ fn leader_leaves() {
         agent.end().assert_code(8);
     }
     sandbox.assert_nothing_left();
-    // The voter that has left was not replaced, so the others may still need it. Its file ages.
-    assert_eq!(states(&sandbox).len(), 1);
+    // The voter that has left was not replaced, so the others may still need it. Its file ages. The others keep theirs if they end before they
+    // know that the job is over.
+    assert!(!states(&sandbox).is_empty());
 }
 
 /// Two names of one host in the list of voters would make one process two voters.
