@@ -117,8 +117,8 @@ def tell_story(demo):
     # Agent B may have coordinated the job when it was killed.
     demo.explain("failure of a worker", "new nodes", "loss of the coordinator")
 
-    demo.say("nothing more is broken, and training ends after its next epochs; "
-             "beside it, the same training without failures starts, for comparison")
+    demo.say("nothing else is killed, and training ends after its next epochs. "
+             "The same training without failures starts beside it, for comparison")
     epochs = demo.end_training()
     living = demo.living()
     demo.start_without_failures(epochs)
@@ -287,6 +287,8 @@ class Demo:
         self.memory_port = self.ports.pop("M")
         self.noticed = []
         self.in_memory = []
+        # The training without failures.
+        self.alone = None
         self.trained_alone = []
         # The agent that has most recently answered with the status of the job.
         self.coordinator = "A"
@@ -389,7 +391,7 @@ class Demo:
         return epochs
 
     def start_without_failures(self, epochs):
-        """Starts the same training in a job of its own, which trains as fast as it can."""
+        """Starts the same training in a job of its own, which trains as fast as it can, beside the jobs that follow."""
         self.alone = self._start(
             "alone", lambda _, text: self.trained_alone.extend(epochs_in(text)),
             "--standalone", "--nproc-per-node", str(2 * WORKERS_PER_AGENT),

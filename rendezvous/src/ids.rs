@@ -226,7 +226,7 @@ mod tests {
         assert_eq!((format!("{key:?}"), key.as_bytes()), ("ProofKey(..)".to_owned(), &[2; 32]));
     }
 
-    /// A round is shown with the term of its coordinator. Two ids are the same text in memory only if one is a copy of the other.
+    /// A round is shown with the term of its coordinator. `is` is true for clones of one id, and not for an equal text.
     #[test]
     fn ids_are_shown_and_compared() {
         assert_eq!(RoundId { term: Term(3), round: Round(7) }.to_string(), "3.7");

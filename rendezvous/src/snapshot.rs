@@ -705,10 +705,10 @@ mod tests {
         assert_eq!(time(&[("unknown", 9)], 0).productive_ratio(), None);
     }
 
-    /// An amount of memory has two or three digits.
+    /// Below 10, an amount of memory has one decimal. From 100 MB on, its unit is GB.
     #[test]
     fn sizes_have_few_digits() {
-        let sizes = [3_200_000, 9_900_000, 10_000_000, 900_000_000, 61_000_000_000].map(size);
-        assert_eq!(sizes, ["3.2 MB", "9.9 MB", "10 MB", "0.9 GB", "61 GB"]);
+        let sizes = [3_200_000, 10_000_000, 99_000_000, 100_000_000, 61_000_000_000].map(size);
+        assert_eq!(sizes, ["3.2 MB", "10 MB", "99 MB", "0.1 GB", "61 GB"]);
     }
 }

@@ -268,7 +268,7 @@ fn why_refused(
         RefuseReason::Settings { ours } => differences(ours, settings),
         RefuseReason::RunId { .. } => "it has another `--rdzv-id`".to_owned(),
         RefuseReason::ProtocolVersion { ours } => {
-            format!("it has protocol {protocol}, this job has {ours}: install the same version")
+            format!("it has protocol {protocol}, this job has {ours}: install one version")
         }
         RefuseReason::LoopbackAddress { .. } => "its address is a loopback address".to_owned(),
         RefuseReason::NodeRankTaken { node_rank, host_name } => {

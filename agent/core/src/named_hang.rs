@@ -177,9 +177,12 @@ mod tests {
             now = hang.poll_timeout().unwrap();
             assert_eq!(hang.handle_look(now, RANK, true), None);
             assert_eq!(hang.handle_look(now, LocalRank(0), false), None);
-            assert!(!hang.handle_stacks(now, LocalRank(0), false));
         }
         stay_stopped(&mut hang, &mut now);
         assert_eq!(now - begin, 31 * SECOND);
+        assert!(!hang.handle_stacks(now, LocalRank(0), true));
+        assert!(!hang.handle_stacks(now, LocalRank(0), false));
+        assert_eq!(hang.poll_timeout(), None);
+        assert!(hang.handle_stacks(now, RANK, true));
     }
 }

@@ -131,9 +131,9 @@ struct Pending {
 impl Claim {
     /// Starts a process that knows nothing of the key.
     pub fn new(now: Instant, settings: ClaimSettings) -> Self {
-        let jitter = Jitter::new(settings.seed);
+        let mut jitter = Jitter::new(settings.seed);
         let ClaimTimers { pause, pause_max, .. } = settings.timers;
-        let pauses = Pauses::new(pause, pause_max, settings.seed);
+        let pauses = Pauses::new(pause, pause_max, jitter.bits());
         Self {
             settings,
             role: Role::Follower,

@@ -545,8 +545,8 @@ mod tests {
         }
     }
 
-    /// A recovery is over at once if all members themselves are back, or have left. If nodes have only claimed ranks, or are missing, it
-    /// lasts for the leases, and for a margin.
+    /// A recovery is over at once if all members are back, or have left. If only a claimant has a rank, it lasts for the leases. If a member
+    /// is missing, it lasts for a margin longer.
     #[test]
     fn recovery_waits_for_what_is_unknown() {
         let leases = Leases::default();
@@ -557,6 +557,7 @@ mod tests {
         recovering.enter(GroupRank(2), &NodeId::new("c"), true);
         assert_eq!(ends(&recovering), leases.coordinator);
         recovering.enter(GroupRank(2), &NodeId::new("c"), false);
+        assert_eq!(ends(&recovering), Duration::ZERO, "c itself is back");
         let mut recovering = with(3, &["a", "b", "c"]);
         assert_eq!(ends(&recovering), Duration::ZERO);
         recovering.let_go(&NodeId::new("c"));

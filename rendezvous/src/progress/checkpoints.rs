@@ -116,7 +116,7 @@ fn best_interval(cost: Duration, mean: Duration) -> Option<Duration> {
 /// Returns the part of the time that is lost to checkpoints and to work that is done again, from 0 to 1.
 fn lost(cost: Duration, interval: Duration, mean: Duration) -> f64 {
     let (w, i, m) = (cost.as_secs_f64(), interval.as_secs_f64(), mean.as_secs_f64());
-    // Divided by zero, it is infinite or no number, and then `min` returns 1.
+    // If `i` or `m` is 0, the sum is infinite or NaN, and `min` returns 1.
     (w / i + i / (2.0 * m)).min(1.0)
 }
 
@@ -214,14 +214,21 @@ mod tests {
         assert!((lost(second, 10 * second, 100 * second) - 0.15).abs() < 1e-9);
     }
 
-    /// The medians are those of the last 16 checkpoints.
+    /// The medians are those of the last 16 intervals and costs.
     #[test]
     fn only_recent_checkpoints_count() {
         let (mut checkpoints, mut now) = (Checkpoints::default(), some_instant());
-        for step in 0..60 {
-            checkpoints.handle_saved(now, RoundId::default(), step, None);
-            assert!(checkpoints.intervals.len() == (step as usize).min(RECENT_MAX));
-            now += Duration::from_secs(1);
+        for (step, seconds) in (0..40).map(|step| (step, 1)).chain((40..57).map(|step| (step, 9))) {
+            now += Duration::from_secs(seconds);
+            let cost = Duration::from_millis(seconds);
+            checkpoints.handle_saved(now, RoundId::default(), step, Some(cost));
         }
+        assert_eq!(
+            (checkpoints.intervals.len(), checkpoints.costs.len()),
+            (RECENT_MAX, RECENT_MAX)
+        );
+        let rate = FailureRate { failures: 2, running: Duration::from_secs(9_000), nodes: 1 };
+        let times = checkpoints.times(rate).unwrap();
+        assert_eq!((times.every_ms, times.cost_ms), (9_000, Some(9)));
     }
 }

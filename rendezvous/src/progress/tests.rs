@@ -143,7 +143,7 @@ fn steps_are_those_of_the_running_round() {
     assert_eq!(training.newest(), (Some(40), vec![("b".to_owned(), 0)]));
 }
 
-/// The interval between checkpoints is known after two of them, and the failure rate from the time with workers.
+/// The interval between checkpoints is known after two of them.
 #[test]
 fn checkpoints_are_timed() {
     let mut training = training();

@@ -115,7 +115,7 @@ impl Training {
         self.charged_rounds.last().filter(counts)?;
         let counted: Vec<&ChargedRound> = self.charged_rounds.iter().filter(counts).collect();
         let last = counted.get(counted.len().checked_sub(limit)?..)?;
-        // Without a limit, there are none.
+        // With a limit of 0, which turns this off, the list is empty.
         let (oldest, newest) = (last.first()?, last.last()?);
         if newest.began_from_memory {
             return None;

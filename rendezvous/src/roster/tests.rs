@@ -68,12 +68,3 @@ fn lost_nodes_leave_no_trace() {
     t.job.roster.remove_lost(t.job.clock, &NodeId::new("a"));
     assert_eq!(t.job.roster.alike.len(), 0);
 }
-
-/// The list of excluded hosts is kept as it was given.
-#[test]
-fn excluded_hosts_are_known() {
-    let mut t = TestJob::new(1, 3, &["a"]);
-    let hosts = [("b".to_owned(), "drained".to_owned())].into();
-    t.job.roster.exclude(hosts);
-    assert_eq!(t.job.roster.excluded().get("b").map(String::as_str), Some("drained"));
-}

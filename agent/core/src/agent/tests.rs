@@ -588,7 +588,7 @@ fn endings_worth_another_start_have_another_exit_code() {
     assert_eq!((unreachable(true), unreachable(false)), (3, 1));
 }
 
-/// Returns how many news of a kind were announced since the last call.
+/// Counts the announced news of a kind since the last call.
 fn announced(t: &mut Fixture, is_it: impl Fn(&News) -> bool) -> usize {
     let is_it = |effect: &Effect| match effect {
         Effect::Local(Action::Announce(news)) => is_it(news),
@@ -597,7 +597,8 @@ fn announced(t: &mut Fixture, is_it: impl Fn(&News) -> bool) -> usize {
     std::iter::from_fn(|| t.agent.poll_effect()).filter(is_it).count()
 }
 
-/// A reason to wait is announced once. A cause is announced if it names another worker than the failure before.
+/// A reason to wait is announced once. A cause is announced if it names another worker than the failure before. That the host leaves is
+/// announced unless this node leaves itself, and a refused client only for the present round.
 #[test]
 fn news_are_announced_once() {
     let mut t = Fixture::ready();

@@ -10,6 +10,8 @@ pub(crate) use ragent_base::limits::{
 /// The time for one check. An interpreter on a cold network file system takes seconds, and so does a GPU driver at its first use after a
 /// boot.
 pub(crate) const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often a process is asked that does not answer in time. Its machine may be busy.
+pub(crate) const ATTEMPTS: u32 = 3;
 /// The time for a killed process to be reaped, if nothing depends on it.
 pub(crate) const REAP_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause before a node that is measuring for another client is asked again.

@@ -55,9 +55,6 @@ fn certificate(own: &OwnCertificate, now: i64) -> Finding {
     }
 }
 
-/// The number of comparisons of certificates with a process that does not answer in time. Its machine may be busy.
-const ATTEMPTS: u32 = 3;
-
 /// Compares the credentials of this node with those of the process at `address`. `has_answered` is true if it has answered a request with
 /// these credentials.
 pub(super) async fn of_peer(
@@ -68,19 +65,11 @@ pub(super) async fn of_peer(
 ) -> Option<Finding> {
     let check = if credentials.has_certificate() { "certificate" } else { "secret" };
     let place = address.to_string();
-    let is_open = credentials.has_certificate() && !has_answered;
-    let compare = || authentication::compare(address, &place, &theirs.auth, credentials);
-    let mut compared = compare().await;
-    for _ in 1..ATTEMPTS {
-        if compared.is_ok() && is_open {
-            compared = compare().await;
-        }
-    }
-    match compared {
-        Ok(()) if is_open => Some(Finding::warn(
+    match authentication::compare(address, &place, &theirs.auth, credentials).await {
+        Ok(()) if credentials.has_certificate() && !has_answered => Some(Finding::warn(
             check,
             format!("the process at {address} has not answered on a connection with certificates"),
-            "run `ragent doctor` again when both machines are less busy",
+            "it may be busy: run `ragent doctor` again",
         )),
         Ok(()) if credentials.has_certificate() => Some(Finding::pass(
             check,

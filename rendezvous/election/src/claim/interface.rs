@@ -136,7 +136,7 @@ pub struct ClaimTimers {
     /// The time that a process waits for a new revision before it replaces the record, from the
     /// receipt of the newest one.
     pub silence: Duration,
-    /// The pause after a change without an answer. It doubles with each further one.
+    /// The pause after a change without an answer. It doubles with each further one, except for a leader, whose lease runs out.
     pub pause: Duration,
     /// The longest pause.
     pub pause_max: Duration,

@@ -308,7 +308,7 @@ fn others_follow_the_successors() {
     assert_eq!(job.leader(), Some(others[2]));
 }
 
-/// The second successor stands one stagger after the first one would have stood.
+/// The second successor leads between one and two staggers after the leader has resigned.
 #[test]
 fn successors_stand_one_after_the_other() {
     let (mut job, leader) = Job::started(3);
@@ -526,7 +526,7 @@ fn pauses_are_short_after_a_success() {
     assert!(tries >= 3, "{tries} changes in the first second");
 }
 
-/// Only changes that were sent within a lease count, and their number is bounded.
+/// A leader remembers a bounded number of changes without an answer.
 #[test]
 fn changes_that_count_are_bounded() {
     let (mut job, leader) = Job::started(1);
@@ -554,8 +554,8 @@ fn terms_differ_between_processes() {
     assert_eq!(terms.len(), 3);
 }
 
-/// A leader ends its leadership when the key has the record of another one, of its own or a higher term. It writes its own again at once
-/// if the key has an older one.
+/// A leader stops leading if the key has another process's record with the same or a higher term. If that record has a lower term, the
+/// leader replaces it at once.
 #[test]
 fn leader_yields_to_a_newer_record() {
     for (change, leads) in [(-1, true), (0, false), (1, false)] {

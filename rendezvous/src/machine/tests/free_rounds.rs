@@ -43,7 +43,7 @@ fn member_whose_lease_keeps_expiring_is_quarantined() {
     assert_eq!(t.state_of("b"), NodeStateName::Quarantined);
 }
 
-/// A round that ends within a minute of its start, for no fault of its own, is early.
+/// A free round is early if it ends within a minute of its start.
 #[test]
 fn early_rounds_are_counted() {
     for (seconds, early) in [(59, 1), (61, 0)] {

@@ -192,7 +192,7 @@ fn steps_take_some_time() {
     assert_eq!(t.merged().step_time, None);
 }
 
-/// A total that came from a node's output is forgotten with its bar. The total of another node stays.
+/// A total that was read from a progress bar is forgotten when the node prints steps without it. The total of another node stays.
 #[test]
 fn only_the_total_of_that_bar_is_forgotten() {
     let mut t = Fixture::new();

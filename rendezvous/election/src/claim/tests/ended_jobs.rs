@@ -131,7 +131,7 @@ fn older_record_of_a_job_that_is_over_is_replaced() {
     assert_eq!(leadership.job_state, Some(job_state(4)));
 }
 
-/// A process that leaves does not report the end of its job: its agent does.
+/// A process that leaves does not report `Outlived`. Its agent ends already.
 #[test]
 fn leaving_process_does_not_outlive_its_job() {
     let (mut job, leader) = Job::started(2);

@@ -243,6 +243,7 @@ fn job_without_nodes_is_forgotten() {
     assert!(!voters.voters[leader].replica().has_round());
     assert_eq!(voters.voters[leader].leads_until(), None);
     let (mut voters, leader) = with_a_job();
+    let now = voters.now;
     voters.voters[leader].handle_forgotten(now);
     assert!(voters.voters[leader].replica().has_round(), "it has not ended");
 }

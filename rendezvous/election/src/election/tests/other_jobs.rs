@@ -429,7 +429,11 @@ fn what_is_shown_is_limited() {
     assert_eq!(others(&voter).len(), OTHER_JOBS_MAX);
     assert!(others(&voter).iter().all(|job| job.addresses == [address(OTHER)]));
     voter.handle_known_job(now, &job("job0", &Vec::from_iter(300..350)));
-    assert_eq!(others(&voter)[0].addresses.len(), 2 * VOTERS_MAX + 1, "of one list");
+    assert_eq!(
+        others(&voter)[0].addresses.len(),
+        2 * VOTERS_MAX + 1,
+        "the known one, and those of one list"
+    );
     for first in 0..10 {
         let places: Vec<_> = (10 * first..10 * first + 20).collect();
         voter.handle_known_job(now, &job("job0", &places));
