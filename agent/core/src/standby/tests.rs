@@ -611,6 +611,8 @@ fn unfit_modules_are_left_out() {
     assert_eq!(t.handle(unfit(&["numpy", "lightning"])), expected);
     assert_eq!(t.standbys.modules(), ["torch"]);
     assert_eq!(t.handle(unfit(&["lightning"])), []);
+    // A report of the earlier standbys may still be under way, so the next ones wait.
+    assert_eq!(t.advance(limits::STANDBY_IDLE - Duration::from_millis(1)), []);
     t.handle(Input::RoundEnded);
     assert_eq!(t.advance(limits::STANDBY_IDLE), [stand(0), stand(1)]);
     let off = prevented(Obstacle::NoModule);

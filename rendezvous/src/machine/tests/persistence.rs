@@ -98,6 +98,15 @@ fn forgotten_run_leaves_its_charges() {
     assert_eq!((t.job_state.restarts_used, t.job_state.charged_through), (1, Round(1)));
 }
 
+/// A coordinator that has formed a round does not end in favor of another one, even if it knows no member any more.
+#[test]
+fn coordinator_with_a_round_does_not_give_way() {
+    let mut t = killed_as_a_whole(false);
+    assert_eq!(t.machine.handle_rival(t.now), None);
+    let mut t = Fixture::new(1, 2);
+    assert!(t.machine.handle_rival(t.now).is_some(), "it has none");
+}
+
 /// A member that registers later restores the charges.
 #[test]
 fn late_member_brings_back_its_charges() {
