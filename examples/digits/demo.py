@@ -118,7 +118,7 @@ def tell_story(demo):
     demo.explain("failure of a worker", "new nodes", "loss of the coordinator")
 
     demo.say("nothing else is killed, and training ends after its next epochs. "
-             "The same training without failures starts beside it, for comparison")
+             "Another job starts the same training without failures, for comparison")
     epochs = demo.end_training()
     living = demo.living()
     demo.start_without_failures(epochs)
@@ -391,7 +391,7 @@ class Demo:
         return epochs
 
     def start_without_failures(self, epochs):
-        """Starts the same training in a job of its own, which trains as fast as it can, beside the jobs that follow."""
+        """Starts the same training in another job, as fast as it can. It may last while the next jobs run."""
         self.alone = self._start(
             "alone", lambda _, text: self.trained_alone.extend(epochs_in(text)),
             "--standalone", "--nproc-per-node", str(2 * WORKERS_PER_AGENT),

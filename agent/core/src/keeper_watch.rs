@@ -193,7 +193,7 @@ mod tests {
         }
     }
 
-    /// At the end of its lease, a keeper has a margin in which it kills the workers itself. A ping in this time changes nothing.
+    /// After the end of a lease, the keeper has 300 ms to kill the workers. Then the agent kills them, even if it has sent a ping meanwhile.
     #[test]
     fn keeper_has_a_margin_after_its_lease() {
         let mut t = Fixture::new(Some(900));

@@ -93,16 +93,14 @@ pub(super) async fn examine(
             Ok(answer) => {
                 let identity = identity::identity(&answer.received);
                 let is_served = identity.is_some();
-                let has_answered = |full: &std::io::Result<TimedAnswer>| {
-                    full.as_ref().is_ok_and(|full| !full.received.is_empty())
-                };
                 let mut full = ask(*address, credentials).await;
                 for _ in 1..limits::ATTEMPTS {
-                    if credentials.has_certificate() && !has_answered(&full) {
+                    // It has not answered in time.
+                    if full.as_ref().is_ok_and(|full| full.received.is_empty()) {
                         full = ask(*address, credentials).await;
                     }
                 }
-                let has_answered = has_answered(&full);
+                let has_answered = full.as_ref().is_ok_and(|full| !full.received.is_empty());
                 if let Some(identity) = &identity {
                     let found = secret::of_peer(credentials, *address, identity, has_answered);
                     findings.extend(found.await);

@@ -369,8 +369,8 @@ fn silent_leader_is_forgotten() {
     assert_eq!(job.seen[1 - leader].last(), Some(&Effect::Follow { leader: None }));
 }
 
-/// The death notice of the leader's process has the same effect. It has none at the leader itself, which lives. That of another process,
-/// or of a former leader, has none either.
+/// The death notice of the leader's process has the same effect. The leader itself ignores it. A death notice of another process or of a
+/// former leader is ignored, too.
 #[test]
 fn death_notice_is_followed_at_once() {
     let (mut job, leader) = Job::started(3);
